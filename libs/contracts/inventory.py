@@ -1,0 +1,293 @@
+"""Inventory: sites, racks, device types, profiles and machines; the only owner of a machine's lifecycle."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from libs.contracts.message import Message, command, event
+from libs.contracts.operations import OperationFacts
+from libs.contracts.replies import Problem
+
+
+class MachineState(StrEnum):
+    EXPECTED = "EXPECTED"
+    ENROLLING = "ENROLLING"
+    SANITIZING = "SANITIZING"
+    VALIDATING = "VALIDATING"
+    AVAILABLE = "AVAILABLE"
+    CLAIMED = "CLAIMED"
+    PROVISIONING = "PROVISIONING"
+    ASSIGNED = "ASSIGNED"
+    RELEASING = "RELEASING"
+    QUARANTINED = "QUARANTINED"
+    REMEDIATING = "REMEDIATING"
+    MAINTENANCE = "MAINTENANCE"
+    FAILED = "FAILED"
+    DECOMMISSIONING = "DECOMMISSIONING"
+    RETIRED = "RETIRED"
+
+
+class Health(StrEnum):
+    """UNKNOWN until something was proven; it is never read as HEALTHY."""
+
+    UNKNOWN = "UNKNOWN"
+    HEALTHY = "HEALTHY"
+    SUSPECT = "SUSPECT"
+    FAILED = "FAILED"
+
+
+class Hold(Message):
+    """Why a machine is kept from use. Automation never clears one that it did not set."""
+
+    id: str
+    owner: str
+    reason: str
+    since: datetime
+
+
+class MachineFacts(Message):
+    """Everything about a machine that others may know, as of its `entityversion`. Carried by every machine event.
+
+    `eligible` is inventory's own word on "may be claimed now": AVAILABLE, no hold, fresh proof.
+    """
+
+    id: str
+    name: str
+    site: str
+    rack: str
+    position: float | None = None
+    netbox_id: int | None = None
+    device_type: str
+    role: str
+    profile: str | None = None
+    gpu_model: str = ""
+    gpu_count: int = 0
+    serial: str = ""
+    asset_tag: str = ""
+    bmc_address: str = ""
+    bmc_mac: str = ""
+    nic_macs: tuple[str, ...] = ()
+    state: MachineState
+    failed_step: str = ""
+    reason: Problem | None = None
+    health: Health = Health.UNKNOWN
+    holds: tuple[Hold, ...] = ()
+    eligible: bool = False
+    claim_id: str | None = None
+    reservation_id: str | None = None
+    cluster_id: str | None = None
+    tenant: str = "-"
+    power_state: str = "unknown"
+    provision_state: str = ""
+    observed_at: datetime | None = None
+    sanitised_at: datetime | None = None
+    sanitise_run_id: str | None = None
+    validated_at: datetime | None = None
+    validate_run_id: str | None = None
+    state_since: datetime
+    operation_id: str | None = None
+    version: int
+
+
+class _MachineEvent(Message):
+    machine: MachineFacts
+
+    def key(self) -> str:
+        return self.machine.id
+
+
+@event("inventory", "machine", "registered")
+class MachineRegistered(_MachineEvent):
+    """A machine became known (from NetBox); state EXPECTED."""
+
+
+@event("inventory", "machine", "updated")
+class MachineUpdated(_MachineEvent):
+    """Facts other than the state changed. `changed` names them."""
+
+    changed: tuple[str, ...]
+
+
+@event("inventory", "machine", "state_changed")
+class MachineStateChanged(_MachineEvent):
+    """The machine moved from one state to another."""
+
+    from_state: MachineState
+    to_state: MachineState
+
+
+@event("inventory", "machine", "sanitised")
+class MachineSanitised(_MachineEvent):
+    """A wipe that we asked for by our own run id has finished, with evidence."""
+
+    run_id: str
+    evidence: dict[str, object] = Field(default_factory=dict)
+
+
+@event("inventory", "machine", "validated")
+class MachineValidated(_MachineEvent):
+    """A validation run of ours has ended with PASS."""
+
+    run_id: str
+    suite: str
+
+
+@event("inventory", "machine", "drifted")
+class MachineDrifted(_MachineEvent):
+    """A source contradicts what we hold: field, both values and who owns the field."""
+
+    field: str
+    ours: str
+    theirs: str
+    owner: str
+
+
+class SiteFacts(Message):
+    slug: str
+    name: str
+    netbox_id: int | None = None
+    satellite_seen_at: datetime | None = None
+    version: int
+
+
+class RackFacts(Message):
+    id: str
+    name: str
+    site: str
+    netbox_id: int | None = None
+    version: int
+
+
+class DeviceTypeFacts(Message):
+    slug: str
+    manufacturer: str
+    model: str
+    netbox_id: int | None = None
+    version: int
+
+
+@event("inventory", "site", "updated")
+class SiteUpdated(Message):
+    site: SiteFacts
+
+
+@event("inventory", "rack", "updated")
+class RackUpdated(Message):
+    rack: RackFacts
+
+
+@event("inventory", "device_type", "updated")
+class DeviceTypeUpdated(Message):
+    device_type: DeviceTypeFacts
+
+
+class ProfileFacts(Message):
+    """A kind of machine that can be asked for, and what a machine must have to be one."""
+
+    name: str
+    description: str
+    device_types: tuple[str, ...]
+    gpu_model: str = ""
+    gpu_count: int = 0
+    cpu_sockets: int | None = None
+    memory_gib: int | None = None
+    version: int = 1
+
+
+@event("inventory", "profile", "updated")
+class ProfileUpdated(Message):
+    profile: ProfileFacts
+
+
+@event("inventory", "source", "read")
+class SourceRead(Message):
+    """A walk over NetBox ended. A failed or incomplete one changes nothing of what it did not see."""
+
+    source: Literal["netbox"] = "netbox"
+    complete: bool
+    devices_seen: int
+    changed: int
+    errors: tuple[str, ...] = ()
+    started_at: datetime
+    finished_at: datetime
+
+
+@event("inventory", "operation", "started")
+class InventoryOperationStarted(Message):
+    operation: OperationFacts
+
+
+@event("inventory", "operation", "progressed")
+class InventoryOperationProgressed(Message):
+    operation: OperationFacts
+
+
+@event("inventory", "operation", "finished")
+class InventoryOperationFinished(Message):
+    operation: OperationFacts
+
+
+class _MachineCommand(Message):
+    machine_id: str
+
+    def key(self) -> str:
+        return self.machine_id
+
+
+@command("inventory", "enrol_machine")
+class EnrolMachine(_MachineCommand):
+    """EXPECTED or FAILED(enrol) → … → AVAILABLE. Answered when the machine is AVAILABLE or FAILED."""
+
+
+@command("inventory", "accept_machine")
+class AcceptMachine(_MachineCommand):
+    """AVAILABLE → CLAIMED by compare-and-set on the version. Refused when anything changed since.
+
+    Reply data: version, name, site, profile, gpu_model, gpu_count.
+    """
+
+    expected_version: int
+    claim_id: str
+    reservation_id: str
+    cluster_id: str | None = None
+    tenant: str
+
+
+@command("inventory", "begin_provisioning")
+class BeginProvisioning(_MachineCommand):
+    """CLAIMED → PROVISIONING, for this claim only. Reply data: version."""
+
+    claim_id: str
+
+
+@command("inventory", "assign_machine")
+class AssignMachine(_MachineCommand):
+    """PROVISIONING → ASSIGNED, for this claim only. Reply data: version."""
+
+    claim_id: str
+
+
+@command("inventory", "return_machine")
+class ReturnMachine(_MachineCommand):
+    """The one way back: release, observed off, sanitize, validate, AVAILABLE (or QUARANTINED with the reason).
+
+    Answered OK at once when the machine is not held by `claim_id`; else when the return has `begun`, or when the
+    machine was observed off (`released`).
+    """
+
+    claim_id: str
+    reason: str
+    quarantine: Problem | None = None
+    answer_when: Literal["begun", "released"] = "begun"
+
+
+@command("inventory", "quarantine_machine")
+class QuarantineMachine(_MachineCommand):
+    """Take an unclaimed machine out of the pool."""
+
+    reason: Problem
+    owner: str

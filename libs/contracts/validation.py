@@ -1,0 +1,131 @@
+"""Validation: is a machine fit? Check suites, verdicts and findings."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from libs.contracts.message import Message, command, event
+from libs.contracts.operations import OperationFacts
+from libs.contracts.replies import Problem
+
+
+class Verdict(StrEnum):
+    """Only PASS passes. Whatever is not known is INCONCLUSIVE."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Suite(StrEnum):
+    OUT_OF_BAND = "out_of_band"  # No operating system: BMC and Redfish only.
+    ON_NODE = "on_node"  # Over SSH on a deployed node.
+    CLUSTER = "cluster"  # Across all nodes of a cluster.
+
+
+class CheckResult(Message):
+    """One check of one run. `expected` and `found` are for a technician."""
+
+    check: str
+    verdict: Verdict
+    expected: str = ""
+    found: str = ""
+    message: str = ""
+    component: str = ""
+    seconds: float = 0.0
+
+
+class RunFacts(Message):
+    id: str
+    machine_id: str
+    site: str
+    suite: Suite
+    verdict: Verdict | None = None
+    checks: tuple[CheckResult, ...] = ()
+    requested_for: str = ""
+    problem: Problem | None = None
+    started_at: datetime
+    finished_at: datetime | None = None
+    version: int
+
+
+@event("validation", "run", "started")
+class RunStarted(Message):
+    run: RunFacts
+
+
+@event("validation", "run", "finished")
+class RunFinished(Message):
+    run: RunFacts
+
+
+class FindingFacts(Message):
+    """One piece of health evidence about a machine. The key (machine, check, component) merges repeats."""
+
+    id: str
+    machine_id: str
+    check: str
+    component: str
+    severity: str
+    message: str
+    expected: str = ""
+    found: str = ""
+    run_id: str | None = None
+    open: bool = True
+    first_seen_at: datetime
+    last_seen_at: datetime
+    seen_count: int = 1
+    version: int
+
+
+@event("validation", "finding", "raised")
+class FindingRaised(Message):
+    finding: FindingFacts
+
+
+@event("validation", "finding", "seen_again")
+class FindingSeenAgain(Message):
+    finding: FindingFacts
+
+
+@event("validation", "finding", "cleared")
+class FindingCleared(Message):
+    """A later run of the same check on the same component passed."""
+
+    finding: FindingFacts
+
+
+@event("validation", "operation", "started")
+class ValidationOperationStarted(Message):
+    operation: OperationFacts
+
+
+@event("validation", "operation", "progressed")
+class ValidationOperationProgressed(Message):
+    operation: OperationFacts
+
+
+@event("validation", "operation", "finished")
+class ValidationOperationFinished(Message):
+    operation: OperationFacts
+
+
+@command("validation", "run_suite")
+class RunSuite(Message):
+    """Run a suite on one machine. Answered at the end: OK with data {run_id, verdict, checks, problem?} whatever the
+    verdict; FAILED only when it could not be run at all. The caller chooses `run_id`.
+
+    `expected` carries what the profile promises: gpu_model, gpu_count, serial, ….
+    """
+
+    run_id: str
+    machine_id: str
+    site: str
+    suite: Suite
+    claim_id: str | None = None
+    requested_for: str = ""
+    expected: dict[str, object]
+
+    def key(self) -> str:
+        return self.machine_id
