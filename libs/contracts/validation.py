@@ -116,7 +116,8 @@ class RunSuite(Message):
     """Run a suite on one machine. Answered at the end: OK with data {run_id, verdict, checks, problem?} whatever the
     verdict; FAILED only when it could not be run at all. The caller chooses `run_id`.
 
-    `expected` carries what the profile promises: gpu_model, gpu_count, serial, ….
+    `expected` carries what the profile promises: gpu_model, gpu_count, serial, … (docs/architecture/evidence.md).
+    `address`, `ssh_port` and `ssh_host_key` are needed by suites that log in to the node.
     """
 
     run_id: str
@@ -126,6 +127,11 @@ class RunSuite(Message):
     claim_id: str | None = None
     requested_for: str = ""
     expected: dict[str, object]
+    machine_name: str = ""
+    machine_version: int = 0
+    address: str = ""
+    ssh_port: int = 22
+    ssh_host_key: str = ""
 
     def key(self) -> str:
         return self.machine_id
