@@ -1,0 +1,1 @@
+"""The development OIDC provider: who exists, how it is started, how a script signs in."""
