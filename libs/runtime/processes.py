@@ -113,6 +113,7 @@ class Process:
                 start_new_session=True,
             )
         self.pid_file.write_text(json.dumps({"pid": child.pid, "start_ticks": _start_ticks(child.pid)}))
+        child.returncode = 0  # The pid file watches it from here; Popen would warn that it was left running.
         return child.pid
 
     def wait_ready(self) -> None:
