@@ -1,0 +1,1 @@
+"""Identity: organizations, tenants and grants. See README.md."""
