@@ -1,0 +1,1 @@
+"""Reservation: who may have which machines, when. The only owner of claims."""
