@@ -71,14 +71,27 @@ def checked_issuer(text: str) -> str:
 
 def visible_tenants(grants: Iterable[GrantFacts], tenants: Iterable[TenantFacts]) -> tuple[str, ...]:
     """Ids of the tenants that live `grants` reach, sorted. A revoked grant reaches nothing."""
+    return tuple(roles_by_tenant(grants, tenants))
+
+
+def roles_by_tenant(grants: Iterable[GrantFacts], tenants: Iterable[TenantFacts]) -> dict[str, tuple[Role, ...]]:
+    """The roles that live `grants` give in each tenant they reach, whatever their scope."""
     live = [grant for grant in grants if grant.revoked_at is None]
-    if any(grant.scope_kind is ScopeKind.INSTALLATION for grant in live):
-        return tuple(sorted(tenant.id for tenant in tenants))
-    organizations = {grant.scope_id for grant in live if grant.scope_kind is ScopeKind.ORGANIZATION}
-    named = {grant.scope_id for grant in live if grant.scope_kind is ScopeKind.TENANT}
-    return tuple(
-        sorted(tenant.id for tenant in tenants if tenant.id in named or tenant.organization_id in organizations)
-    )
+    reached = {
+        tenant.id: tuple(
+            sorted(
+                {
+                    grant.role
+                    for grant in live
+                    if grant.scope_kind is ScopeKind.INSTALLATION
+                    or (grant.scope_kind is ScopeKind.ORGANIZATION and grant.scope_id == tenant.organization_id)
+                    or (grant.scope_kind is ScopeKind.TENANT and grant.scope_id == tenant.id)
+                }
+            )
+        )
+        for tenant in tenants
+    }
+    return {tenant: roles for tenant, roles in sorted(reached.items()) if roles}
 
 
 def is_installation_operator(grant: GrantFacts) -> bool:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.contracts.calls import Answer, Call, not_found
 from services.identity import store
-from services.identity.model import visible_tenants
+from services.identity.model import roles_by_tenant
 from services.identity.requests import ById, Person
 
 
@@ -99,17 +99,19 @@ async def get_tenant(conn: AsyncConnection, call: Call) -> Answer:
 
 
 async def resolve(conn: AsyncConnection, call: Call) -> Answer:
-    """{issuer, subject} → {subject, grants, tenants}; a stranger has neither."""
+    """{issuer, subject} → {issuer, subject, grants, tenants, roles by tenant}; a stranger has none."""
     person = parse(Person, call.params)
     if isinstance(person, Answer):
         return person
     grants = await store.live_grants_of(conn, person.issuer, person.subject)
-    tenants = visible_tenants(grants, await store.all_tenants(conn)) if grants else ()
+    roles = roles_by_tenant(grants, await store.all_tenants(conn)) if grants else {}
     return Answer(
         body={
+            "issuer": person.issuer,
             "subject": person.subject,
             "grants": [grant.model_dump(mode="json") for grant in grants],
-            "tenants": list(tenants),
+            "tenants": list(roles),
+            "roles": roles,
         }
     )
 

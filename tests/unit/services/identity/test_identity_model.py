@@ -15,6 +15,7 @@ from services.identity.model import (
     checked_subject,
     name_key,
     role_fits,
+    roles_by_tenant,
     visible_tenants,
 )
 
@@ -62,6 +63,20 @@ def test_an_organization_admin_sees_the_tenants_of_that_organization_only() -> N
 
 def test_a_member_sees_their_own_tenant_only() -> None:
     assert visible_tenants([grant(Role.MEMBER, ScopeKind.TENANT, "globex-ml")], TENANTS) == ("globex-ml",)
+
+
+def test_roles_are_told_tenant_by_tenant_so_that_one_tenants_role_counts_in_no_other() -> None:
+    grants = [
+        grant(Role.FINANCE, ScopeKind.ORGANIZATION, "acme"),
+        grant(Role.VIEWER, ScopeKind.TENANT, "acme-ops"),
+        grant(Role.MEMBER, ScopeKind.TENANT, "globex-ml"),
+        grant(Role.ADMIN, ScopeKind.ORGANIZATION, "globex", revoked=True),
+    ]
+    assert roles_by_tenant(grants, TENANTS) == {
+        "acme-ops": (Role.FINANCE, Role.VIEWER),
+        "acme-research": (Role.FINANCE,),
+        "globex-ml": (Role.MEMBER,),
+    }
 
 
 def test_a_revoked_grant_reaches_nothing() -> None:
