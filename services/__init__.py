@@ -1,0 +1,1 @@
+"""The services, one folder each. They never import each other."""

@@ -1,0 +1,149 @@
+"""What each site command does with the ports: one short function per command, command in, reply out.
+
+Only `execute` is public. A command that can't be read is REFUSED by name of the wrong field; a bug in an
+adapter is UNKNOWN, because nobody can say what it had already ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from libs.contracts.envelope import Envelope
+from libs.contracts.message import Message, json_data, message_class
+from libs.contracts.replies import Reply, ok, refused, unknown
+from libs.contracts.site import (
+    CollectEvidence,
+    DeliverKeys,
+    DeployNode,
+    EnrolNode,
+    InspectNode,
+    ReleaseNode,
+    RemoveNode,
+    RunTemplate,
+    SanitizeNode,
+)
+from services.satellite.collectors import collect
+from services.satellite.errors import SiteError
+from services.satellite.ports import Host, LogSink, Site
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The surroundings of one execution. `resumed`: it was begun before this process started."""
+
+    site: Site
+    resumed: bool
+    log: LogSink
+
+
+async def _enrol(at: Attempt, command: EnrolNode) -> Reply:
+    return ok(provision_state=await at.site.bare_metal.enrol(command))
+
+
+async def _inspect(at: Attempt, command: InspectNode) -> Reply:
+    return ok(**json_data(await at.site.bare_metal.inspect(command.machine_id)))
+
+
+async def _sanitize(at: Attempt, command: SanitizeNode) -> Reply:
+    done = await at.site.bare_metal.sanitize(command, resumed=at.resumed)
+    evidence = {
+        "steps": list(done.steps),
+        "started_at": done.started_at.isoformat(),
+        "finished_at": done.finished_at.isoformat(),
+        "power_state": done.power_state,
+    }
+    return ok(run_id=done.run_id, evidence=evidence)
+
+
+async def _deploy(at: Attempt, command: DeployNode) -> Reply:
+    done = await at.site.bare_metal.deploy(command, extra_keys=[at.site.access.public_key()], resumed=at.resumed)
+    return ok(**asdict(done.host), provision_state=done.provision_state)
+
+
+async def _release(at: Attempt, command: ReleaseNode) -> Reply:
+    off = await at.site.bare_metal.release(command)
+    return ok(power_state="off", observed_at=off.observed_at.isoformat())
+
+
+async def _remove(at: Attempt, command: RemoveNode) -> Reply:
+    await at.site.bare_metal.remove(command.machine_id)
+    return ok()
+
+
+async def _deliver_keys(at: Attempt, command: DeliverKeys) -> Reply:
+    host = Host(command.address, command.ssh_port, command.ssh_host_key)
+    return ok(fingerprints=list(await at.site.access.deliver_keys(host, command.ssh_authorized_keys)))
+
+
+async def _collect(at: Attempt, command: CollectEvidence) -> Reply:
+    return ok(evidence=[json_data(evidence) for evidence in await collect(at.site, command)])
+
+
+async def _run_template(at: Attempt, command: RunTemplate) -> Reply:
+    stats = await at.site.runner.run_template(command, at.log)
+    return ok(run_id=command.run_id, stats=stats.by_node)
+
+
+# The message class fixes the handler's argument; mypy can't say that of a dict, hence Any.
+HANDLERS: dict[type[Message], Callable[[Attempt, Any], Awaitable[Reply]]] = {
+    EnrolNode: _enrol,
+    InspectNode: _inspect,
+    SanitizeNode: _sanitize,
+    DeployNode: _deploy,
+    ReleaseNode: _release,
+    RemoveNode: _remove,
+    DeliverKeys: _deliver_keys,
+    CollectEvidence: _collect,
+    RunTemplate: _run_template,
+}
+
+
+def command_of(envelope: Envelope) -> Message | Reply:
+    """The command in `envelope`, or the refusal that says what is wrong with it."""
+    version = _version(envelope)
+    cls = message_class(envelope.type, version)
+    if cls is None or cls not in HANDLERS:
+        return refused(
+            "command_unsupported",
+            f"This satellite has no command {envelope.type} version {version}.",
+            "Update the satellite, or send a command that it knows.",
+        )
+    try:
+        return cls.model_validate(envelope.data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the whole"
+        return refused("command_invalid", f"{envelope.type}: {field}: {first['msg']}", "Correct the command's sender.")
+
+
+def _version(envelope: Envelope) -> int:
+    """The message's version from its schema's name ("….v1.json"); 1 when it names none."""
+    _, _, tail = (envelope.dataschema or "").rpartition(".v")
+    number = tail.removesuffix(".json")
+    return int(number) if number.isdecimal() else 1
+
+
+async def execute(envelope: Envelope, attempt: Attempt) -> Reply:
+    """Do what the command says; every way it can end is a reply."""
+    command = command_of(envelope)
+    if isinstance(command, Reply):
+        return command
+    try:
+        return await HANDLERS[type(command)](attempt, command)
+    except SiteError as error:
+        return error.reply()
+    except Exception as error:  # The last line of defence: a bug must not leave a command without an answer.
+        log.exception("command_crashed", command=envelope.type, command_id=envelope.id)
+        return unknown(
+            "satellite_bug",
+            f"{envelope.type}: {type(error).__name__} in the satellite; what it had ordered by then is not known.",
+            "Read the machine's present state; the satellite's log has the details under this command's id.",
+            command_id=envelope.id,
+        )

@@ -1,0 +1,50 @@
+"""What a satellite is told from outside, by environment variables SLIPWAY_…; secrets come by file only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class SatelliteSettings(BaseSettings):
+    """One satellite's configuration; a file that is needed by the chosen adapters is checked at the start."""
+
+    model_config = SettingsConfigDict(env_prefix="SLIPWAY_", frozen=True, extra="ignore")
+
+    site: str = Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
+    leaf_nats_url: str = "nats://127.0.0.1:4222"
+    leaf_nats_user: str | None = None
+    leaf_nats_password: str | None = None
+    hub_domain: str = "hub"
+    site_adapters: Literal["real", "simulated"] = "real"
+    state_dir: Path
+    metrics_port: int = 0  # 0: no health and metrics door
+    log_format: Literal["pretty", "json"] = "json"
+    log_level: str = "INFO"
+
+    max_running_commands: int = Field(default=16, ge=1)
+    lease_ttl_seconds: float = Field(default=15.0, ge=3.0)
+    poll_seconds: float = Field(default=2.0, gt=0)
+    repeat_seconds: float = Field(default=60.0, gt=0)
+    heartbeat_seconds: float = Field(default=10.0, gt=0)
+
+    ironic_url: str = "http://127.0.0.1:6385"
+    ironic_credentials_file: Path | None = None  # {"username": …, "password": …}, mode 600
+    ironic_driver: str = "redfish"
+    # Ironic's names of the manual clean steps that a sanitise runs, in order, as interface.step.
+    sanitise_steps: tuple[str, ...] = ("deploy.erase_devices",)
+    endpoints_file: Path | None = None  # {BMC address: URL of the system's Redfish resource}
+    hosts_file: Path | None = None  # {machine name: {address, ssh_port, …}}
+    redfish_ca_file: Path | None = None
+    ssh_user: str = "slipway"
+
+    secret_store: Literal["file", "environment"] = "file"
+    secrets_dir: Path | None = None
+    secrets_key_file: Path | None = None
+
+    fleet_file: Path | None = None
+    faults_file: Path | None = None
+    simulated_step_seconds: float = Field(default=0.3, ge=0)
