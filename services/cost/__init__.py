@@ -1,0 +1,1 @@
+"""Cost: metered usage, prices and what they come to. See README.md."""

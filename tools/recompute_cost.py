@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Recompute what was used and what it costs from an exported event log alone.
+
+Reads events (CloudEvents, one JSON document a line, in the order of the export) from files or standard input and
+prints a JSON document: node-seconds and cost of every cluster and tenant. It shares no code with Slipway and needs
+only Python, so that a tenant or an auditor can check the bill without trusting who wrote it.
+
+    slipway audit export > events.jsonl
+    python3 tools/recompute_cost.py events.jsonl
+
+Rules (docs/architecture/cost.md): a machine is billed from `at` of node_started to `at` of node_stopped (exclusive),
+both cut to whole UTC seconds; the last word on when it stopped counts; a repeated start is ignored; a stop without
+a start bills nothing; each second at the price valid in it; exact decimals, divided by 3,600 and rounded half to even
+once, at the end.
+"""
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from datetime import datetime, timezone
+from decimal import ROUND_HALF_EVEN, Decimal, getcontext
+from fractions import Fraction
+
+getcontext().prec = 60
+
+STARTED = "slipway.provisioning.cluster.node_started"
+STOPPED = "slipway.provisioning.cluster.node_stopped"
+PRICE_SET = "slipway.cost.price.set"
+
+
+def epoch(text):
+    """Whole Unix seconds of an RFC 3339 time, cut, never rounded."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    since = moment.astimezone(timezone.utc).replace(microsecond=0) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return since.days * 86400 + since.seconds
+
+
+def read_events(streams):
+    """Events of the log, each once, whatever was exported twice."""
+    seen = set()
+    for stream in streams:
+        for number, line in enumerate(stream, 1):
+            if not line.strip():
+                continue
+            try:
+                event = json.loads(line, parse_float=Decimal)
+                identity = event["id"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise SystemExit(f"{getattr(stream, 'name', 'input')}, line {number}: no event: {error}") from error
+            if identity not in seen:
+                seen.add(identity)
+                yield event
+
+
+def intervals_and_prices(events):
+    """(intervals, prices): intervals are dicts with start and stop (None: still running), in order of their start."""
+    running = {}  # (cluster, machine) -> its latest interval, running or stopped
+    intervals = []
+    prices = defaultdict(dict)  # profile -> {valid_from: (price, currency)}
+    for event in events:
+        data = event["data"]
+        if event["type"] == PRICE_SET:
+            price = data["price"]
+            amount = Fraction(Decimal(str(price["price_per_machine_hour"])))
+            prices[price["profile"]][epoch(price["valid_from"])] = (amount, price["currency"])
+        elif event["type"] == STARTED:
+            key, at = (data["cluster"]["id"], data["machine_id"]), epoch(data["at"])
+            last = running.get(key)
+            if last is not None:
+                if at == last["start"] or last["stop"] is None:
+                    continue
+                at = max(at, last["stop"])
+            interval = {
+                "cluster": key[0],
+                "machine": key[1],
+                "tenant": data["cluster"]["tenant"],
+                "profile": data["profile"],
+                "start": at,
+                "stop": None,
+            }
+            running[key] = interval
+            intervals.append(interval)
+        elif event["type"] == STOPPED:
+            last = running.get((data["cluster"]["id"], data["machine_id"]))
+            if last is not None:
+                last["stop"] = max(epoch(data["at"]), last["start"])
+    return intervals, prices
+
+
+def priced_parts(interval, prices, until):
+    """(seconds, price or None, currency) for each price the interval saw."""
+    start = interval["start"]
+    stop = (
+        until if interval["stop"] is None else min(interval["stop"], until) if until is not None else interval["stop"]
+    )
+    if stop is None:
+        raise SystemExit(
+            f"machine {interval['machine']} of cluster {interval['cluster']} is still running at the end of the log: "
+            "say until when to count with --until"
+        )
+    changes = sorted(prices.get(interval["profile"], {}).items())
+    for index, (valid_from, (price, currency)) in enumerate(changes):
+        if index == 0 and start < min(valid_from, stop):
+            yield min(valid_from, stop) - start, None, ""
+        left = max(start, valid_from)
+        right = min(stop, changes[index + 1][0]) if index + 1 < len(changes) else stop
+        if left < right:
+            yield right - left, price, currency
+    if not changes and start < stop:
+        yield stop - start, None, ""
+
+
+def rounded(amount):
+    """Hundredths of a currency's unit, half to even, as text."""
+    exact = Decimal(amount.numerator) / Decimal(amount.denominator)
+    return format(exact.quantize(Decimal("0.01"), rounding=ROUND_HALF_EVEN), "f")
+
+
+def recompute(events, until=None):
+    """The document that is printed."""
+    intervals, prices = intervals_and_prices(events)
+    sums = {"clusters": {}, "tenants": {}, "all": {}}
+    for interval in intervals:
+        keys = (("clusters", interval["cluster"]), ("tenants", interval["tenant"]), ("all", "all"))
+        for seconds, price, currency in priced_parts(interval, prices, until):
+            for group, key in keys:
+                entry = sums[group].setdefault(key, {"seconds": 0, "unpriced_seconds": 0, "exact": {}})
+                entry["seconds"] += seconds
+                if price is None:
+                    entry["unpriced_seconds"] += seconds
+                else:
+                    entry["exact"][currency] = entry["exact"].get(currency, Fraction(0)) + price * seconds
+    for group in sums.values():
+        for entry in group.values():
+            exact = entry.pop("exact")
+            entry["amounts"] = {currency: rounded(exact[currency] / 3600) for currency in sorted(exact)}
+    total = sums.pop("all").get("all", {"seconds": 0, "unpriced_seconds": 0, "amounts": {}})
+    return {"clusters": sums["clusters"], "tenants": sums["tenants"], "total": total}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("files", nargs="*", help="event logs, one JSON document a line; standard input when left out")
+    parser.add_argument("--until", help="count running machines until this time, and nothing after it (RFC 3339)")
+    options = parser.parse_args(arguments)
+    until = epoch(options.until) if options.until else None
+    streams = [open(name, encoding="utf-8") for name in options.files] or [sys.stdin]
+    json.dump(recompute(read_events(streams), until), sys.stdout, indent=2, sort_keys=True)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()
