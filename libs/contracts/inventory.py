@@ -11,6 +11,7 @@ from pydantic import Field
 from libs.contracts.message import Message, command, event
 from libs.contracts.operations import OperationFacts
 from libs.contracts.replies import Problem
+from libs.contracts.site import Inspection
 
 
 class MachineState(StrEnum):
@@ -52,7 +53,8 @@ class Hold(Message):
 class MachineFacts(Message):
     """Everything about a machine that others may know, as of its `entityversion`. Carried by every machine event.
 
-    `eligible` is inventory's own word on "may be claimed now": AVAILABLE, no hold, fresh proof.
+    `eligible` is inventory's own word on "may be claimed now": AVAILABLE, no hold, fresh proof. `claim_id` is kept
+    until the machine was observed off; `returned_claim_id` is the claim that it was last given back by.
     """
 
     id: str
@@ -81,6 +83,7 @@ class MachineFacts(Message):
     reservation_id: str | None = None
     cluster_id: str | None = None
     tenant: str = "-"
+    returned_claim_id: str | None = None
     power_state: str = "unknown"
     provision_state: str = ""
     observed_at: datetime | None = None
@@ -291,3 +294,66 @@ class QuarantineMachine(_MachineCommand):
 
     reason: Problem
     owner: str
+
+
+class _RecordCommand(_MachineCommand):
+    """What a saga of inventory tells inventory. Stale when `operation_id` no longer runs on the machine."""
+
+    operation_id: str
+
+
+@command("inventory", "record_inspection")
+class RecordInspection(_RecordCommand):
+    """ENROLLING → SANITIZING when the hardware is what the profile and NetBox promise. Reply data: version.
+
+    Refused, and the machine FAILED(enrol), with every difference: slot, expected, found.
+    """
+
+    inspection: Inspection
+    sanitise_run_id: str
+
+
+@command("inventory", "record_released")
+class RecordReleased(_RecordCommand):
+    """RELEASING → SANITIZING; only power_state "off" is accepted. Reply data: version."""
+
+    power_state: str
+    observed_at: datetime | None = None
+    sanitise_run_id: str
+
+
+@command("inventory", "record_sanitised")
+class RecordSanitised(_RecordCommand):
+    """SANITIZING → VALIDATING, or QUARANTINED when that was wanted. Reply data: version, quarantined."""
+
+    run_id: str
+    evidence: dict[str, object]
+    validate_run_id: str
+
+
+@command("inventory", "record_verdict")
+class RecordVerdict(_RecordCommand):
+    """VALIDATING → AVAILABLE on PASS, else FAILED or QUARANTINED (`fail_to`). Reply data: version, verdict, again.
+
+    An inconclusive run is tried again under `next_run_id`; without one the machine is FAILED(validate).
+    """
+
+    run_id: str
+    verdict: str
+    problem: Problem | None = None
+    fail_to: Literal["FAILED", "QUARANTINED"]
+    next_run_id: str | None = None
+
+
+@command("inventory", "mark_machine_failed")
+class MarkMachineFailed(_RecordCommand):
+    """The saga gave up: the step that the machine is in has failed. Does nothing when it is in none."""
+
+    problem: Problem
+
+
+@command("inventory", "check_released")
+class CheckReleased(_MachineCommand):
+    """OK once the claim no longer holds the machine (it was observed off); FAILED, to be asked again, until then."""
+
+    claim_id: str
