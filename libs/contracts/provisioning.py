@@ -101,13 +101,14 @@ class NodeStopped(_Metered):
 
 
 class ImageFacts(Message):
-    """A golden image. `checksum` is sha256 of what `url` delivers."""
+    """A golden image. `checksum` is sha256 of what `url` delivers; `login_user` is whom its tenants log in as."""
 
     name: str
     version_label: str
     url: str
     checksum: str
     description: str = ""
+    login_user: str = "ubuntu"
     version: int = 1
 
 
@@ -166,6 +167,14 @@ class MarkClusterReady(_ClusterCommand):
 
     nodes: tuple[NodeFacts, ...]
     swapped: int = 0
+    site: str | None = None
+
+
+@command("provisioning", "withdraw_cluster")
+class WithdrawCluster(_ClusterCommand):
+    """Takes mark_cluster_ready back: READY → DELETING and billing stops. Anything else stays as it is."""
+
+    reason: str
 
 
 @command("provisioning", "mark_cluster_failed")

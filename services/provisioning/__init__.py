@@ -1,0 +1,1 @@
+"""Provisioning: clusters, images, templates and the operations on them."""
