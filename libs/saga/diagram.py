@@ -16,13 +16,11 @@ def mermaid(saga: Saga) -> str:
         elif step.on_failure == "drop":
             lines.append(f"    {step.name} -. failed: leave it out .-> {step.name}")
     undone = [step for step in reversed(saga.steps) if step.undo is not None]
-    for step, before in zip(undone, [*undone[1:], None], strict=True):
+    for step, before in zip(undone, [*undone, None][1:], strict=True):
         lines.append(f'    undo_{step.name}[/"undo {step.name}"/]')
         lines.append(f"    undo_{step.name} --> {f'undo_{before.name}' if before else 'failed([FAILED or CANCELLED])'}")
     if undone:
-        lines.append(
-            f"    {saga.steps[-1].name} -. failure or cancel: backwards from the step it is at .-> undo_{undone[0].name}"
-        )
+        lines.append(f"    {saga.steps[-1].name} -. failure or cancel: backwards .-> undo_{undone[0].name}")
     return "\n".join(lines) + "\n"
 
 
