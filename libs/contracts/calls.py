@@ -1,4 +1,4 @@
-"""Requests of the gateway to a service over NATS request-reply: `qry.<service>.<name>` reads, `call.<service>.<name>` writes.
+"""Requests of the gateway to a service over NATS request-reply: `qry.<service>.<name>` and `call.<service>.<name>`.
 
 The gateway has checked who is asking; `tenants` says whose things they may touch (None: all, the operator
 door). The owner applies it, so another tenant's thing answers exactly as one that does not exist.
@@ -64,4 +64,6 @@ def problem(
 
 def not_found(kind: str, id_: str) -> Answer:
     """404; the same words whether it does not exist or belongs to somebody else."""
-    return problem(404, f"{kind}.not_found", f"There is no {kind} {id_!r} that you can see.", f"List them: GET /{kind}s")
+    return problem(
+        404, f"{kind}.not_found", f"There is no {kind} {id_!r} that you can see.", f"List them: GET /{kind}s"
+    )

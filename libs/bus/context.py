@@ -1,0 +1,246 @@
+"""One transaction's view of the bus: what caused it, what it says, what it asks for.
+
+`emit` and `send` only collect; `flush` writes them to the outbox in one statement just before the commit,
+so that state and message commit together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+import orjson
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from libs.bus.errors import Oversize
+from libs.bus.tables import bus_tables
+from libs.contracts.envelope import MAX_MESSAGE_BYTES, NONE_TOKEN, SYSTEM_ACTOR, Envelope, new_message_id, now_utc
+from libs.contracts.message import Kind, Message, json_data
+from libs.contracts.replies import REPLY_TYPE, Reply
+from libs.contracts.text import clean
+
+
+class Sagas(Protocol):
+    """What a context needs of the saga engine (libs/saga/engine.py)."""
+
+    async def start(
+        self,
+        ctx: Context,
+        kind: str,
+        data: dict[str, Any],
+        *,
+        target_kind: str,
+        target_id: str,
+        tenant: str,
+        site: str,
+        answers: Envelope | None,
+        operation_id: str | None,
+    ) -> str: ...
+
+    async def cancel(self, ctx: Context, operation_id: str, reason: str) -> bool: ...
+
+
+@dataclass
+class Context:
+    """See the module's docstring. A handler never commits; the shell does."""
+
+    conn: AsyncConnection
+    service: str
+    cause: Envelope | None = None
+    actor: str = SYSTEM_ACTOR
+    correlation_id: str = ""
+    now: datetime = field(default_factory=now_utc)
+    epoch: int = 1
+    sagas: Sagas | None = None
+    outgoing: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.cause is not None:
+            self.actor = self.cause.actor
+            self.correlation_id = self.cause.correlationid
+        if not self.correlation_id:
+            self.correlation_id = new_message_id()
+
+    def emit(
+        self,
+        event: Message,
+        *,
+        entity_id: str,
+        entity_version: int,
+        site: str = NONE_TOKEN,
+        tenant: str = NONE_TOKEN,
+    ) -> str:
+        """Publish a fact when the transaction commits. Returns its id."""
+        kind = event.message_type
+        if kind.kind is not Kind.EVENT or kind.group != self.service:
+            raise TypeError(f"{self.service} can't emit {kind.type}: only its owner emits an entity's events")
+        subject = kind.subject(site=site, tenant=tenant)
+        return self._put(event, subject, entity_id, entity_version, site, tenant, is_event=True)
+
+    def send(
+        self,
+        command: Message,
+        *,
+        site: str | None = None,
+        tenant: str = NONE_TOKEN,
+        deadline: datetime | None = None,
+        command_id: str | None = None,
+        reply_to: str | None = None,
+    ) -> str:
+        """Ask a service or a site for something when the transaction commits. Returns the command's id."""
+        kind = command.message_type
+        if kind.kind is Kind.SITE_COMMAND and site is None:
+            raise TypeError(f"{kind.type} needs the site it is for")
+        subject = kind.subject(site=site or NONE_TOKEN)
+        key = command.key()
+        return self._put(
+            command,
+            subject,
+            key,
+            0,
+            site or NONE_TOKEN,
+            tenant,
+            command_id=command_id,
+            reply_to=reply_to,
+            deadline=deadline,
+        )
+
+    def answer(self, request: Envelope, reply: Reply) -> None:
+        """Answer a command, if somebody waits for it."""
+        if request.replyto is None:
+            return
+        self.outgoing.append(reply_row(self.service, request, reply, self.now))
+
+    async def start_saga(
+        self,
+        kind: str,
+        data: dict[str, Any],
+        *,
+        target_kind: str,
+        target_id: str,
+        tenant: str = NONE_TOKEN,
+        site: str = NONE_TOKEN,
+        answers: Envelope | None = None,
+        operation_id: str | None = None,
+    ) -> str:
+        """Start a process in this transaction. Returns the operation id (the one given, when it runs already)."""
+        assert self.sagas is not None, f"{self.service} declares no sagas"
+        return await self.sagas.start(
+            self,
+            kind,
+            data,
+            target_kind=target_kind,
+            target_id=target_id,
+            tenant=tenant,
+            site=site,
+            answers=answers,
+            operation_id=operation_id,
+        )
+
+    async def cancel_saga(self, operation_id: str, reason: str) -> bool:
+        """Ask a process to compensate. False: there is none, or it is too late."""
+        assert self.sagas is not None, f"{self.service} declares no sagas"
+        return await self.sagas.cancel(self, operation_id, reason)
+
+    def _put(
+        self,
+        message: Message,
+        subject: str,
+        entity_id: str,
+        entity_version: int,
+        site: str,
+        tenant: str,
+        *,
+        is_event: bool = False,
+        command_id: str | None = None,
+        reply_to: str | None = None,
+        deadline: datetime | None = None,
+    ) -> str:
+        kind = message.message_type
+        message_id = command_id or new_message_id()
+        envelope: dict[str, Any] = {
+            "id": message_id,
+            "source": f"/slipway/{self.service}",
+            "type": kind.type,
+            "specversion": "1.0",
+            "time": self.now,
+            "subject": entity_id,
+            "dataschema": kind.dataschema,
+            "datacontenttype": "application/json",
+            "entityversion": entity_version,
+            "correlationid": self.correlation_id,
+            "actor": self.actor,
+            "site": site,
+            "tenant": tenant,
+            "epoch": self.epoch,
+            "data": json_data(message),
+        }
+        if self.cause is not None:
+            envelope["causationid"] = self.cause.id
+        if reply_to is not None:
+            envelope["replyto"] = reply_to
+        if deadline is not None:
+            envelope["deadline"] = deadline
+        self.outgoing.append(outbox_row(message_id, subject, tenant, envelope, is_event=is_event))
+        return message_id
+
+    async def flush(self) -> bool:
+        """Write what was collected to the outbox. Returns whether there was anything."""
+        if not self.outgoing:
+            return False
+        await self.conn.execute(insert(bus_tables(self.service).outbox), self.outgoing)
+        self.outgoing = []
+        return True
+
+
+def outbox_row(
+    message_id: str, subject: str, tenant: str, envelope: dict[str, Any], *, is_event: bool
+) -> dict[str, Any]:
+    """One outbox row. Raises Oversize naming type and size: a too large message would break the connection."""
+    payload = orjson.dumps(clean(envelope))
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise Oversize(
+            f"{envelope['type']} about {envelope['subject']} has {len(payload)} bytes; at most {MAX_MESSAGE_BYTES} "
+            "go on the bus; put the content into the object store and send its reference"
+        )
+    return {
+        "message_id": message_id,
+        "is_event": is_event,
+        "subject": subject,
+        "tenant": tenant,
+        "payload": payload,
+        "created_at": envelope["time"],
+    }
+
+
+def reply_envelope(service: str, request: Envelope, reply: Reply, now: datetime) -> Envelope:
+    """The reply to `request` as a message. It correlates by `causationid`."""
+    return Envelope(
+        id=new_message_id(),
+        source=f"/slipway/{service}",
+        type=REPLY_TYPE,
+        time=now,
+        subject=request.subject,
+        correlationid=request.correlationid,
+        causationid=request.id,
+        actor=request.actor,
+        site=request.site,
+        tenant=request.tenant,
+        data=json_data(reply),
+    )
+
+
+def reply_row(service: str, request: Envelope, reply: Reply, now: datetime) -> dict[str, Any]:
+    assert request.replyto is not None
+    envelope = reply_envelope(service, request, reply, now)
+    body = envelope.model_dump(exclude_none=True)
+    return outbox_row(envelope.id, f"cmd.{request.replyto}.reply.v1", request.tenant, body, is_event=False)
+
+
+CommandHandler = Callable[[Context, Any], Awaitable[Reply | None]]
+ObservationHandler = Callable[[Context, Any], Awaitable[None]]
+CommandHandlers = Mapping[type[Message], CommandHandler]
+ObservationHandlers = Mapping[type[Message], ObservationHandler]

@@ -1,0 +1,274 @@
+"""The inbox: every message lands in PostgreSQL once, is acknowledged, and is then worked in order per key.
+
+Landing and working are apart, so that a slow or failing handler never holds the broker up, and attempts,
+parking and dead letters are rows that people can see. A batch is handled in one transaction; when any of it
+fails, the batch is split and each message gets a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import nats.errors
+import structlog
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from prometheus_client import Counter, Gauge
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from libs.bus.context import outbox_row
+from libs.bus.errors import Transient
+from libs.bus.tables import DEAD, DONE, PENDING, bus_tables
+from libs.bus.topology import inbox_consumer
+from libs.contracts.envelope import BadMessage, Envelope, decode, new_message_id, now_utc
+from libs.contracts.message import message_class
+from libs.contracts.replies import REPLY_TYPE
+from libs.runtime.database import Database
+
+LAND_BATCH = 500
+WORK_BATCH = 100
+IDLE_SECONDS = 0.25
+MAX_ATTEMPTS = 8  # With the back-off below: about four minutes before a message is set aside for a human.
+FIRST_BACKOFF_SECONDS = 0.5
+LONGEST_BACKOFF_SECONDS = 60.0
+
+log = structlog.get_logger("inbox")
+LANDED = Counter("slipway_inbox_landed_total", "Messages taken from the broker", ["service", "stream"])
+WORKED = Counter("slipway_inbox_worked_total", "Messages handled", ["service", "outcome"])
+DEAD_LETTERS = Gauge("slipway_inbox_dead_letters", "Messages set aside for a human", ["service"])
+LAG = Gauge(
+    "slipway_bus_lag_messages", "Messages in the stream that this consumer has not taken yet", ["service", "stream"]
+)
+
+
+@dataclass(frozen=True)
+class Received:
+    """One landed message under work."""
+
+    inbox_id: int
+    envelope: Envelope
+    attempts: int
+
+
+# Handles a batch inside the given transaction; whatever it raises rolls all of it back.
+BatchHandler = Callable[[AsyncConnection, Sequence[Received]], Awaitable[None]]
+
+
+def landing_key(envelope: Envelope) -> str:
+    """What keeps messages in order. Replies need none: a saga's row lock serialises them."""
+    if envelope.type == REPLY_TYPE:
+        return ""
+    return envelope.subject
+
+
+class Inbox:
+    """The inbox of one service in one process."""
+
+    def __init__(self, service: str, database: Database, js: JetStreamContext, handle: BatchHandler) -> None:
+        self.service, self.database, self.js, self.handle = service, database, js, handle
+        self.table = bus_tables(service).inbox
+        self._woken = asyncio.Event()
+
+    # -- landing --------------------------------------------------------------------------------
+
+    async def land_forever(self, stream: str) -> None:
+        """Take messages of the service's durable on `stream` until cancelled."""
+        backoff = 0.1
+        while True:
+            try:
+                subscription = await self.js.pull_subscribe_bind(consumer=inbox_consumer(self.service), stream=stream)
+                while True:
+                    await self._land_once(subscription, stream)
+                    backoff = 0.1
+            except Exception as error:
+                log.warning("landing_failed", service=self.service, stream=stream, error=repr(error))
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, 5.0)
+
+    async def _land_once(self, subscription: JetStreamContext.PullSubscription, stream: str) -> None:
+        try:
+            messages = await subscription.fetch(LAND_BATCH, timeout=5.0)
+        except nats.errors.TimeoutError:
+            return
+        await self.land(stream, messages)
+        for message in messages:
+            await message.ack()
+        LAG.labels(self.service, stream).set(messages[-1].metadata.num_pending)
+
+    async def land(self, stream: str, messages: Sequence[Msg]) -> None:
+        """Keep messages; those whose id is already here are known and left alone."""
+        rows = [self._row(stream, message) for message in messages]
+        async with self.database.transaction() as conn:
+            await conn.execute(insert(self.table).on_conflict_do_nothing(index_elements=["message_id"]), rows)
+        LANDED.labels(self.service, stream).inc(len(rows))
+        self._woken.set()
+
+    def _row(self, stream: str, message: Msg) -> dict[str, object]:
+        row = {"subject": message.subject, "payload": message.data, "attempts": 0, "error": None}
+        try:
+            envelope = decode(message.data)
+        except BadMessage as error:
+            # Unreadable: a dead letter at once, under the name of its place in the stream.
+            place = f"{stream}:{message.metadata.sequence.stream}"
+            log.error("unreadable_message", service=self.service, place=place, error=str(error))
+            return {**row, "message_id": place, "key": "", "state": DEAD, "error": str(error)}
+        return {**row, "message_id": envelope.id, "key": landing_key(envelope), "state": PENDING}
+
+    # -- working --------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def clear(self) -> None:
+        """Forget wake-ups so far: what they were about is looked at next."""
+        self._woken.clear()
+
+    async def wait(self) -> None:
+        """Wait until something landed, or for the idle time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), IDLE_SECONDS)
+
+    async def work_once(self) -> int:
+        """Handle one batch. Returns how many messages were claimed."""
+        ids: list[int] = []
+        try:
+            async with self.database.transaction() as conn:
+                received = await self._claim(conn)
+                ids = [message.inbox_id for message in received]
+                if not received:
+                    return 0
+                await self.handle(conn, received)
+                await self._done(conn, ids)
+            WORKED.labels(self.service, "ok").inc(len(ids))
+        except Exception as error:
+            if not ids:
+                raise
+            if len(ids) > 1:
+                log.info("batch_split", service=self.service, size=len(ids), error=repr(error))
+            for inbox_id in ids:
+                await self._work_alone(inbox_id)
+        return len(ids)
+
+    async def _work_alone(self, inbox_id: int) -> None:
+        try:
+            async with self.database.transaction() as conn:
+                received = await self._claim(conn, inbox_id)
+                if not received:
+                    return
+                await self.handle(conn, received)
+                await self._done(conn, [inbox_id])
+            WORKED.labels(self.service, "ok").inc()
+        except Exception as error:
+            await self._failed(inbox_id, error)
+
+    async def _claim(self, conn: AsyncConnection, inbox_id: int | None = None) -> list[Received]:
+        only = "AND i.id = :only" if inbox_id is not None else ""
+        result = await conn.execute(
+            text(
+                f"""SELECT i.id, i.payload, i.attempts FROM {self.service}.inbox i
+                WHERE i.state = {PENDING} AND i.due_at <= clock_timestamp() {only}
+                AND (i.key = '' OR NOT EXISTS (
+                    SELECT 1 FROM {self.service}.inbox e
+                    WHERE e.key = i.key AND e.id < i.id AND e.state IN ({PENDING}, {DEAD})))
+                ORDER BY i.id LIMIT :batch FOR UPDATE SKIP LOCKED"""
+            ),
+            {"batch": WORK_BATCH, **({"only": inbox_id} if inbox_id is not None else {})},
+        )
+        return [Received(row[0], decode(row[1]), row[2]) for row in result]
+
+    async def _done(self, conn: AsyncConnection, ids: Sequence[int]) -> None:
+        await conn.execute(
+            text(f"UPDATE {self.service}.inbox SET state = {DONE}, done_at = now(), error = NULL WHERE id = ANY(:ids)"),
+            {"ids": list(ids)},
+        )
+
+    async def _failed(self, inbox_id: int, error: Exception) -> None:
+        """Count the attempt; the last one makes it a dead letter, and later messages of its key wait."""
+        async with self.database.transaction() as conn:
+            row = (
+                await conn.execute(
+                    text(
+                        f"SELECT attempts, subject, payload FROM {self.service}.inbox "
+                        f"WHERE id = :id AND state = {PENDING} FOR UPDATE"
+                    ),
+                    {"id": inbox_id},
+                )
+            ).first()
+            if row is None:
+                return
+            attempts = row[0] + 1
+            dead = attempts >= MAX_ATTEMPTS and not isinstance(error, Transient)
+            wait = min(FIRST_BACKOFF_SECONDS * 2 ** min(attempts - 1, 12), LONGEST_BACKOFF_SECONDS)
+            await conn.execute(
+                text(
+                    f"""UPDATE {self.service}.inbox SET attempts = :attempts, error = :error, state = :state,
+                    due_at = clock_timestamp() + make_interval(secs => :wait) WHERE id = :id"""
+                ),
+                {
+                    "attempts": attempts,
+                    "error": repr(error)[:2000].replace("\x00", ""),
+                    "state": DEAD if dead else PENDING,
+                    "wait": wait,
+                    "id": inbox_id,
+                },
+            )
+            if dead:
+                await self._publish_dead_letter(conn, row[1], row[2], attempts, error)
+        outcome = "dead" if dead else "retry"
+        WORKED.labels(self.service, outcome).inc()
+        level = log.error if dead else log.warning
+        level(
+            "message_failed",
+            service=self.service,
+            inbox_id=inbox_id,
+            attempts=attempts,
+            outcome=outcome,
+            exc_info=error,
+        )
+
+    async def _publish_dead_letter(
+        self, conn: AsyncConnection, subject: str, payload: bytes, attempts: int, error: Exception
+    ) -> None:
+        original = decode(payload)
+        handler = original.type.removeprefix("slipway.").replace(".", "_")
+        envelope = {
+            **original.model_dump(exclude_none=True),
+            "id": new_message_id(),
+            "type": "slipway.dead_letter",
+            "time": now_utc(),
+            "causationid": original.id,
+            "data": {
+                "service": self.service,
+                "subject": subject,
+                "attempts": attempts,
+                "error": repr(error)[:2000],
+                "original": original.model_dump(mode="json", exclude_none=True),
+            },
+        }
+        row = outbox_row(envelope["id"], f"dlq.{self.service}.{handler}", original.tenant, envelope, is_event=False)
+        await conn.execute(bus_tables(self.service).outbox.insert(), [row])
+
+    async def measure_forever(self) -> None:
+        """Keep the dead-letter gauge true."""
+        while True:
+            with contextlib.suppress(Exception):
+                async with self.database.transaction() as conn:
+                    count = await conn.scalar(text(f"SELECT count(*) FROM {self.service}.inbox WHERE state = {DEAD}"))
+                    DEAD_LETTERS.labels(self.service).set(count or 0)
+            await asyncio.sleep(5)
+
+
+def parse_version(envelope: Envelope) -> int:
+    """The version of the message's schema, from `dataschema` (…v1.json); 1 when absent."""
+    schema = envelope.dataschema or ""
+    tail = schema.removesuffix(".json").rpartition(".v")[2]
+    return int(tail) if tail.isdigit() else 1
+
+
+def known_class(envelope: Envelope) -> type | None:
+    return message_class(envelope.type, parse_version(envelope))

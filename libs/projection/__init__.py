@@ -1,0 +1,6 @@
+"""Read models of others' events: batch and position in one transaction, rebuilt beside the live one, digested."""
+
+from libs.projection.projection import Projection, digest, upsert_newer
+from libs.projection.projector import Projector
+
+__all__ = ["Projection", "Projector", "digest", "upsert_newer"]

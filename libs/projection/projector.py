@@ -1,0 +1,230 @@
+"""Runs one projection: a lease holder reads its streams from the kept position; batch and position commit together.
+
+The position is the stream sequence, kept beside the tables; the broker's consumer is ephemeral and made anew
+from that position, so there is no second position that could disagree. A stream that ends before our position
+has lost its tail: its publisher will bring it back at the same sequences, and we wait for what is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import nats.errors
+import structlog
+from nats.js import JetStreamContext, api
+from prometheus_client import Counter, Gauge
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from libs.bus.lease import Lease
+from libs.bus.topology import event_stream
+from libs.contracts.envelope import BadMessage, Envelope, decode
+from libs.projection.projection import Projection, digest
+from libs.runtime.database import Database
+
+BATCH = 500
+FETCH_TIMEOUT_SECONDS = 2.0
+CONSUMER_INACTIVE_SECONDS = 30
+STANDBY_SECONDS = 1.0
+
+log = structlog.get_logger("projector")
+APPLIED = Counter("slipway_projection_events_total", "Events applied", ["service", "projection"])
+POSITION = Gauge("slipway_projection_position", "Stream sequence applied", ["service", "projection", "stream"])
+LAG = Gauge("slipway_projection_lag_messages", "Events not applied yet", ["service", "projection", "stream"])
+GAPS = Counter(
+    "slipway_projection_gaps_total", "Sequence numbers that were missing", ["service", "projection", "stream"]
+)
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild found. `equal` compares the live and the rebuilt digest at the same positions."""
+
+    projection: str
+    digest_live: str
+    digest_rebuilt: str
+    events: int
+    seconds: float
+    positions: dict[str, int]
+
+    @property
+    def equal(self) -> bool:
+        return self.digest_live == self.digest_rebuilt
+
+
+class Projector:
+    """One projection of one service in one process."""
+
+    def __init__(self, service: str, projection: Projection, database: Database, js: JetStreamContext, holder: str):
+        self.service, self.projection, self.database, self.js = service, projection, database, js
+        self.lease = Lease(service, f"projection:{projection.name}", holder)
+        self.caught_up = dict.fromkeys(projection.streams, False)
+
+    async def run(self) -> None:
+        """Project all streams until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for stream in self.projection.streams:
+                group.create_task(self._run_stream(stream))
+
+    async def _run_stream(self, stream: str) -> None:
+        while True:
+            try:
+                async with self.database.transaction() as conn:
+                    held = await self.lease.take(conn) is not None
+                    position = await self._position(conn, stream)
+                if held:
+                    await self._follow(stream, position)
+            except Exception as error:
+                log.warning(
+                    "projector_failed",
+                    service=self.service,
+                    projection=self.projection.name,
+                    stream=stream,
+                    error=repr(error),
+                )
+            await asyncio.sleep(STANDBY_SECONDS)
+
+    async def _follow(self, stream: str, position: int) -> None:
+        """Read on from `position` for as long as the lease is ours."""
+        subscription = await open_reader(self.js, event_stream(stream), position + 1)
+        try:
+            while True:
+                messages = await fetch(subscription, BATCH)
+                events = readable(messages, position)
+                async with self.database.transaction() as conn:
+                    if await self.lease.take(conn) is None:
+                        return
+                    if messages:
+                        position = await self._apply(conn, stream, position, events, messages)
+                self.caught_up[stream] = not messages or messages[-1].metadata.num_pending == 0
+                self._measure(stream, position, messages)
+        finally:
+            await subscription.unsubscribe()
+
+    async def _apply(
+        self, conn: AsyncConnection, stream: str, position: int, events: Sequence[Envelope], messages: Sequence[Any]
+    ) -> int:
+        # Locking the position row first: whoever took the lease over meanwhile has moved it, and we stop.
+        kept = await self._position(conn, stream, lock=True)
+        if kept != position:
+            raise RuntimeError(f"the position of {stream} moved from {position} to {kept}: somebody else projects")
+        last: int = max(position, messages[-1].metadata.sequence.stream)
+        missing = last - position - len(events)
+        if events and missing > 0:
+            GAPS.labels(self.service, self.projection.name, stream).inc(missing)
+        if events:
+            await self.projection.apply(conn, events)
+            APPLIED.labels(self.service, self.projection.name).inc(len(events))
+        await set_position(conn, self.service, self.projection.name, stream, last)
+        return last
+
+    async def _position(self, conn: AsyncConnection, stream: str, *, lock: bool = False) -> int:
+        return await get_position(conn, self.service, self.projection.name, stream, lock=lock)
+
+    def _measure(self, stream: str, position: int, messages: Sequence[Any]) -> None:
+        POSITION.labels(self.service, self.projection.name, stream).set(position)
+        LAG.labels(self.service, self.projection.name, stream).set(messages[-1].metadata.num_pending if messages else 0)
+
+    async def rebuild(self) -> Rebuilt:
+        """Build the projection again beside the live one, up to the same positions, and compare digests.
+
+        The live tables' digest and positions are read in one snapshot; the live projection goes on meanwhile.
+        """
+        began = time.monotonic()
+        tables = self.projection.tables
+        async with self.database.engine.connect() as conn:
+            await conn.execution_options(isolation_level="REPEATABLE READ")
+            async with conn.begin():
+                positions = {s: await self._position(conn, s) for s in self.projection.streams}
+                live = await digest(conn, tables)
+        shadow = {"schema_translate_map": {self.service: f"{self.service}_rebuild"}}
+        async with self.database.transaction() as conn:
+            for table in reversed(tables):
+                await conn.execute(text(f"TRUNCATE {self.service}_rebuild.{table.name}"))
+        events = 0
+        for stream, last in positions.items():
+            events += await self._rebuild_stream(stream, last, shadow)
+        async with self.database.engine.connect() as conn:
+            mapped = await conn.execution_options(**shadow)
+            rebuilt = await digest(mapped, tables)
+        return Rebuilt(self.projection.name, live, rebuilt, events, time.monotonic() - began, positions)
+
+    async def _rebuild_stream(self, stream: str, last: int, shadow: dict[str, Any]) -> int:
+        position, applied = 0, 0
+        if last == 0:
+            return 0
+        subscription = await open_reader(self.js, event_stream(stream), 1)
+        try:
+            while position < last:
+                messages = [m for m in await fetch(subscription, BATCH) if m.metadata.sequence.stream <= last]
+                if not messages:
+                    break
+                events = readable(messages, position)
+                async with self.database.engine.connect() as conn:
+                    mapped = await conn.execution_options(**shadow)
+                    await self.projection.apply(mapped, events)
+                    await mapped.commit()
+                position = messages[-1].metadata.sequence.stream
+                applied += len(events)
+        finally:
+            await subscription.unsubscribe()
+        return applied
+
+
+async def open_reader(js: JetStreamContext, stream: str, start: int) -> JetStreamContext.PullSubscription:
+    """An ephemeral pull consumer over a whole stream from sequence `start` on."""
+    config = api.ConsumerConfig(
+        deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=max(start, 1),
+        ack_policy=api.AckPolicy.NONE,
+        inactive_threshold=CONSUMER_INACTIVE_SECONDS,
+        mem_storage=True,
+    )
+    return await js.pull_subscribe("", durable=None, stream=stream, config=config)
+
+
+async def fetch(subscription: JetStreamContext.PullSubscription, batch: int) -> list[Any]:
+    """The next messages, an empty list when none came in time."""
+    try:
+        return list(await subscription.fetch(batch, timeout=FETCH_TIMEOUT_SECONDS))
+    except nats.errors.TimeoutError:
+        return []
+
+
+def readable(messages: Sequence[Any], after: int) -> list[Envelope]:
+    """The envelopes of messages beyond sequence `after`; unreadable ones are logged and counted as gaps."""
+    events = []
+    for message in messages:
+        if message.metadata.sequence.stream <= after:
+            continue
+        try:
+            events.append(decode(message.data))
+        except BadMessage as error:
+            log.error("unreadable_event", subject=message.subject, error=str(error))
+    return events
+
+
+async def get_position(conn: AsyncConnection, service: str, projection: str, stream: str, *, lock: bool = False) -> int:
+    row = await conn.scalar(
+        text(
+            f"SELECT position FROM {service}.projection_position WHERE projection = :p AND stream = :s"
+            + (" FOR UPDATE" if lock else "")
+        ),
+        {"p": projection, "s": stream},
+    )
+    return int(row or 0)
+
+
+async def set_position(conn: AsyncConnection, service: str, projection: str, stream: str, position: int) -> None:
+    await conn.execute(
+        text(
+            f"""INSERT INTO {service}.projection_position (projection, stream, position, updated_at)
+            VALUES (:p, :s, :n, now())
+            ON CONFLICT (projection, stream) DO UPDATE SET position = excluded.position, updated_at = now()"""
+        ),
+        {"p": projection, "s": stream, "n": position},
+    )

@@ -1,0 +1,45 @@
+"""The service's own PostgreSQL connection: short transactions, the database's clock, its schema only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+POOL_SIZE = 4
+POOL_OVERFLOW = 8
+STATEMENT_TIMEOUT_MS = 30_000
+# A transaction that waits for its client is a fault (I/O inside a transaction): end it before it holds others up.
+IDLE_IN_TRANSACTION_TIMEOUT_MS = 30_000
+
+
+class Database:
+    """An engine with our defaults. `url` is postgresql://user:password@host:port/database."""
+
+    def __init__(self, url: str, *, application_name: str, pool_size: int = POOL_SIZE) -> None:
+        self.engine: AsyncEngine = create_async_engine(
+            url.replace("postgresql://", "postgresql+asyncpg://", 1),
+            pool_size=pool_size,
+            max_overflow=POOL_OVERFLOW,
+            pool_timeout=10,
+            connect_args={
+                "timeout": 10,
+                "server_settings": {
+                    "application_name": application_name,
+                    "jit": "off",
+                    "statement_timeout": str(STATEMENT_TIMEOUT_MS),
+                    "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
+                    "timezone": "UTC",
+                },
+            },
+        )
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """A connection inside a transaction: committed at the end, rolled back on any error."""
+        async with self.engine.begin() as conn:
+            yield conn
+
+    async def close(self) -> None:
+        await self.engine.dispose()

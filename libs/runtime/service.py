@@ -1,0 +1,419 @@
+"""The shell around every hub service: connects, migrates, relays, lands, works, projects, answers, and says how it is.
+
+A service hands in what it can do (`Service`); this is the only code that runs it. Everything is a task under one
+group: a fault inside a task is logged and tried again by the task itself; a task that ends is a bug and ends
+the process, which its supervisor starts again. Nothing lives only in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from prometheus_client import Counter, Histogram
+from pydantic import ValidationError
+from sqlalchemy import MetaData, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from libs.bus.context import CommandHandlers, Context, ObservationHandlers
+from libs.bus.inbox import Inbox, Received, known_class
+from libs.bus.outbox import Outbox
+from libs.bus.topology import command_stream
+from libs.contracts.calls import Answer, Call
+from libs.contracts.envelope import SYSTEM_ACTOR, Envelope
+from libs.contracts.message import Message
+from libs.contracts.replies import REPLY_TYPE, refused
+from libs.projection import Projection, Projector
+from libs.runtime.calls import (
+    CallHandlers,
+    QueryHandlers,
+    dead_letter_calls,
+    dead_letter_queries,
+    decode_call,
+    failed_answer,
+    idempotent,
+    operation_calls,
+    operation_queries,
+    rebuild_answer,
+)
+from libs.runtime.database import Database
+from libs.runtime.health import Health
+from libs.runtime.logs import set_up_logging
+from libs.runtime.migrations import migrate
+from libs.runtime.settings import ServiceSettings
+from libs.saga.dsl import Saga
+from libs.saga.engine import OperationEvents, SagaEngine
+
+CALLS_AT_ONCE = 8
+RECONNECT_SECONDS = 0.5
+
+log = structlog.get_logger("service")
+CALLS = Histogram("slipway_call_seconds", "Time to answer a request of the gateway", ["service", "name", "status"])
+PERIODIC_FAILED = Counter("slipway_periodic_failures_total", "Periodic tasks that failed", ["service", "task"])
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """`run` is called every `every_seconds`, one at a time; a failure is logged and the next time comes."""
+
+    name: str
+    every_seconds: float
+    run: Callable[[App], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a service can do. See docs/architecture for what each part promises."""
+
+    name: str
+    metadata: MetaData
+    settings: ServiceSettings
+    commands: CommandHandlers = field(default_factory=dict)
+    observations: ObservationHandlers = field(default_factory=dict)
+    sagas: Sequence[Saga] = ()
+    operation_events: OperationEvents | None = None
+    projections: Sequence[Projection] = ()
+    queries: QueryHandlers = field(default_factory=dict)
+    calls: CallHandlers = field(default_factory=dict)
+    periodic: Sequence[Periodic] = ()
+    on_start: Callable[[App], Awaitable[None]] | None = None
+
+
+class App:
+    """A running service, as its periodic tasks see it."""
+
+    def __init__(self, service: Service, database: Database) -> None:
+        self.service, self.database = service, database
+        self.settings = service.settings
+        self.state: dict[str, Any] = {}
+        self.holder = f"{socket.gethostname()}:{os.getpid()}"
+        self.engine: SagaEngine | None = None
+        if service.sagas:
+            assert service.operation_events is not None, f"{service.name} has sagas but no operation events"
+            self.engine = SagaEngine(service.name, service.sagas, service.operation_events)
+        self.nats: Client | None = None
+        self.outbox: Outbox | None = None
+        self.inbox: Inbox | None = None
+        self.projectors: dict[str, Projector] = {}
+        self.epoch = 1
+
+    @asynccontextmanager
+    async def transaction(self, actor: str = SYSTEM_ACTOR, correlation_id: str = "") -> AsyncIterator[Context]:
+        """A context whose messages are written at the end, in one transaction with everything else."""
+        async with self.database.transaction() as conn:
+            ctx = Context(
+                conn, self.service.name, actor=actor, correlation_id=correlation_id, epoch=self.epoch, sagas=self.engine
+            )
+            yield ctx
+            sent = await ctx.flush()
+        if sent:
+            self.wake()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        async with self.database.transaction() as conn:
+            yield conn
+
+    def wake(self) -> None:
+        if self.outbox is not None:
+            self.outbox.wake()
+
+    # -- handling -------------------------------------------------------------------------------
+
+    def _context(self, conn: AsyncConnection, cause: Envelope | None) -> Context:
+        return Context(conn, self.service.name, cause=cause, epoch=self.epoch, sagas=self.engine)
+
+    async def handle_batch(self, conn: AsyncConnection, received: Sequence[Received]) -> None:
+        """Replies together (one load per saga), everything else one by one in order; all in one transaction."""
+        replies = [message for message in received if message.envelope.type == REPLY_TYPE]
+        if replies and self.engine is not None:
+            await self.engine.replies(conn, self._context, replies)
+        for message in received:
+            if message.envelope.type != REPLY_TYPE:
+                await self.handle_one(conn, message.envelope)
+
+    async def handle_one(self, conn: AsyncConnection, envelope: Envelope) -> None:
+        """One command or observation: parse, handle, answer, flush."""
+        ctx = self._context(conn, envelope)
+        cls: type[Message] | None = known_class(envelope)
+        if cls is not None and cls in self.service.observations:
+            await self.service.observations[cls](ctx, cls.model_validate(envelope.data))
+        elif cls is not None and cls in self.service.commands:
+            try:
+                command = cls.model_validate(envelope.data)
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                ctx.answer(envelope, refused("command.invalid", f"{envelope.type}: {where}: {first['msg']}"))
+            else:
+                reply = await self.service.commands[cls](ctx, command)
+                if reply is not None:
+                    ctx.answer(envelope, reply)
+        else:
+            raise LookupError(f"{self.service.name} has no handler for {envelope.type} {envelope.dataschema}")
+        await ctx.flush()
+
+    async def run_call(self, call: Call) -> Answer:
+        """A write of the gateway."""
+        if call.name == "rebuild_projection":
+            return await rebuild_answer(self.projectors, call)
+        handler = self.all_calls().get(call.name)
+        if handler is None:
+            return failed_answer(LookupError(call.name))
+        answer = Answer(status=500)
+        async with self.database.transaction() as conn:
+            ctx = Context(
+                conn,
+                self.service.name,
+                actor=call.actor,
+                correlation_id=call.correlation_id,
+                epoch=self.epoch,
+                sagas=self.engine,
+            )
+            # A refusal writes nothing, whatever the handler had begun.
+            async with conn.begin_nested() as savepoint:
+                answer = await idempotent(ctx, call, handler)
+                if answer.status >= 400:
+                    await savepoint.rollback()
+                    ctx.outgoing.clear()
+            await ctx.flush()
+        self.wake()
+        return answer
+
+    async def run_query(self, call: Call) -> Answer:
+        """A read of the gateway."""
+        if call.name == "projections":
+            return Answer(body={"items": await self._projections(), "next_cursor": None})
+        handler = self.all_queries().get(call.name)
+        if handler is None:
+            return failed_answer(LookupError(call.name))
+        async with self.read() as conn:
+            return await handler(conn, call)
+
+    async def _projections(self) -> list[dict[str, Any]]:
+        async with self.read() as conn:
+            rows = await conn.execute(
+                text(
+                    f"SELECT projection, stream, position, updated_at FROM {self.service.name}.projection_position "
+                    "ORDER BY projection, stream"
+                )
+            )
+            return [
+                {
+                    "service": self.service.name,
+                    "projection": row.projection,
+                    "stream": row.stream,
+                    "position": row.position,
+                    "updated_at": row.updated_at.isoformat(),
+                }
+                for row in rows
+            ]
+
+    def all_queries(self) -> QueryHandlers:
+        common = dead_letter_queries(self.service.name)
+        if self.engine is not None:
+            common |= operation_queries(self.engine)
+        return {**common, **self.service.queries}
+
+    def all_calls(self) -> CallHandlers:
+        common = dead_letter_calls(self.service.name)
+        if self.engine is not None:
+            common |= operation_calls(self.engine)
+        return {**common, **self.service.calls}
+
+    # -- running --------------------------------------------------------------------------------
+
+    def problems(self) -> Iterable[str]:
+        """What is missing right now; empty when ready."""
+        if self.nats is None or not self.nats.is_connected:
+            yield "not connected to NATS"
+        for name, projector in self.projectors.items():
+            for stream, caught_up in projector.caught_up.items():
+                if not caught_up:
+                    yield f"projection {name} has not caught up with {stream}"
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        self.nats = await connect(self.settings, self.service.name)
+        js = self.nats.jetstream(publish_async_max_pending=4000)
+        self.outbox = Outbox(self.service.name, self.database, js, self.holder)
+        self.inbox = Inbox(self.service.name, self.database, js, self.handle_batch)
+        self.projectors = {
+            projection.name: Projector(self.service.name, projection, self.database, js, self.holder)
+            for projection in self.service.projections
+        }
+        if self.service.on_start is not None:
+            await self.service.on_start(self)
+        async with asyncio.TaskGroup() as group:
+            for task in self._tasks(js):
+                group.create_task(task)
+            await self._serve_calls(group)
+
+    def _tasks(self, js: JetStreamContext) -> Iterable[Any]:
+        assert self.outbox is not None and self.inbox is not None
+        yield self.outbox.run()
+        yield self.inbox.measure_forever()
+        yield self.inbox.land_forever(command_stream(self.service.name))
+        yield self.inbox.land_forever("OBS")
+        for _ in range(self.settings.inbox_workers):
+            yield self._work_inbox()
+        if self.engine is not None:
+            yield self._fire_timers()
+            yield self.engine.measure_forever(self.database)
+        for projector in self.projectors.values():
+            yield projector.run()
+        for periodic in self.service.periodic:
+            yield self._run_periodic(periodic)
+
+    async def _work_inbox(self) -> None:
+        assert self.inbox is not None and self.outbox is not None
+        inbox = self.inbox
+        while True:
+            worked = 0
+            inbox.clear()
+            try:
+                worked = await inbox.work_once()
+            except Exception as error:
+                log.warning("inbox_failed", error=repr(error))
+                await asyncio.sleep(RECONNECT_SECONDS)
+            if worked:
+                self.outbox.wake()
+            else:
+                await inbox.wait()
+
+    async def _fire_timers(self) -> None:
+        assert self.engine is not None
+        while True:
+            fired = 0
+            try:
+                async with self.database.transaction() as conn:
+                    fired = await self.engine.fire_due_timers(conn, self._context)
+            except Exception as error:
+                log.warning("timers_failed", error=repr(error))
+            if fired:
+                self.wake()
+            else:
+                await asyncio.sleep(0.25)
+
+    async def _run_periodic(self, periodic: Periodic) -> None:
+        while True:
+            try:
+                await periodic.run(self)
+            except Exception as error:
+                PERIODIC_FAILED.labels(self.service.name, periodic.name).inc()
+                log.warning("periodic_failed", task=periodic.name, error=repr(error), exc_info=error)
+            await asyncio.sleep(periodic.every_seconds)
+
+    async def _serve_calls(self, group: asyncio.TaskGroup) -> None:
+        assert self.nats is not None
+        at_once = asyncio.Semaphore(CALLS_AT_ONCE)
+
+        async def take(message: Msg) -> None:
+            await at_once.acquire()
+            task = group.create_task(self._answer(message))
+            task.add_done_callback(lambda _: at_once.release())
+
+        name = self.service.name
+        await self.nats.subscribe(f"qry.{name}.*", queue=name, cb=take)
+        await self.nats.subscribe(f"call.{name}.*", queue=name, cb=take)
+        # The gateway may ask from now on; a request sent before this was in place has no responder and is told so.
+        await self.nats.flush()
+
+    async def _answer(self, message: Msg) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        call = decode_call(message.data)
+        name = message.subject.rpartition(".")[2]
+        if isinstance(call, Answer):
+            answer = call
+        else:
+            with structlog.contextvars.bound_contextvars(correlation_id=call.correlation_id):
+                try:
+                    is_query = message.subject.startswith("qry.")
+                    answer = await (self.run_query(call) if is_query else self.run_call(call))
+                except Exception as error:
+                    log.error("call_failed", name=name, error=repr(error), exc_info=error)
+                    answer = failed_answer(error)
+        CALLS.labels(self.service.name, name, str(answer.status)).observe(loop.time() - began)
+        with contextlib.suppress(Exception):
+            await message.respond(answer.model_dump_json().encode())
+
+
+async def connect(settings: ServiceSettings, name: str) -> Client:
+    """Connect to NATS and keep reconnecting for ever; wait for the first connection."""
+
+    async def on_error(error: Exception) -> None:
+        log.warning("nats_error", error=repr(error))
+
+    options: dict[str, Any] = {}
+    if settings.nats_user:
+        options |= {"user": settings.nats_user, "password": settings.nats_password.get_secret_value()}
+    while True:
+        try:
+            return await nats.connect(
+                settings.nats_url,
+                name=name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RECONNECT_SECONDS,
+                error_cb=on_error,
+                **options,
+            )
+        except Exception as error:
+            log.warning("nats_unavailable", url=settings.nats_url, error=repr(error))
+            await asyncio.sleep(RECONNECT_SECONDS * 2)
+
+
+async def run_service(service: Service) -> None:
+    """Migrate if we may, then run with health endpoints until SIGTERM or SIGINT."""
+    settings = service.settings
+    if settings.owner_database_url.get_secret_value():
+        applied = await migrate(settings.owner_database_url.get_secret_value(), service.name)
+        log.info("migrated", applied=applied)
+    database = Database(settings.database_url.get_secret_value(), application_name=service.name)
+    app = App(service, database)
+    health = Health(settings.metrics_host, settings.metrics_port, lambda: list(app.problems()))
+    health.start()
+    log.info("started", service=service.name, health_port=health.port)
+    main_task = asyncio.ensure_future(app.run())
+    beat_task = asyncio.ensure_future(_beat(health))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, main_task.cancel)
+    try:
+        await main_task
+    except asyncio.CancelledError:
+        log.info("stopped", service=service.name)
+    finally:
+        beat_task.cancel()
+        health.stop()
+        if app.nats is not None:
+            with contextlib.suppress(Exception):
+                await app.nats.close()
+        await database.close()
+
+
+async def _beat(health: Health) -> None:
+    while True:
+        health.beat()
+        await asyncio.sleep(1)
+
+
+def main(service: Service) -> None:
+    """The entry point of `python -m services.<name>.app`."""
+    set_up_logging(service.name, service.settings.log_format, service.settings.log_level)
+    asyncio.run(run_service(service))
+
+
+__all__ = ["App", "Periodic", "Service", "main", "run_service"]

@@ -1,0 +1,270 @@
+"""Keeps sagas in PostgreSQL: loads a row, lets the pure core decide, writes state, commands and timers together.
+
+A reply finds its saga by the timer of the command it answers (the timer's token is the command's id), so a
+reply that is late, repeated or foreign finds nothing and does nothing. Any replica can work any saga.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+from prometheus_client import Counter, Gauge
+from sqlalchemy import insert, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from libs.bus.context import Context
+from libs.bus.inbox import Received
+from libs.bus.tables import bus_tables
+from libs.contracts.envelope import Envelope
+from libs.contracts.ids import new_operation_id
+from libs.contracts.message import Message
+from libs.contracts.replies import Reply
+from libs.saga.core import Answer, Effect, Run, Send, Timer, new_state
+from libs.saga.dsl import Saga
+from libs.saga.state import SagaState
+
+TIMER_BATCH = 100
+TIMER_IDLE_SECONDS = 0.25
+
+log = structlog.get_logger("saga")
+FINISHED = Counter("slipway_sagas_finished_total", "Sagas by how they ended", ["service", "kind", "status"])
+OPEN = Gauge("slipway_sagas_open", "Sagas that have not ended", ["service", "kind", "phase"])
+
+OperationEvents = tuple[type[Message], type[Message], type[Message]]
+MakeContext = Callable[[AsyncConnection, Envelope | None], Context]
+
+
+class SagaEngine:
+    """The engine of one service. `operation_events` are its (started, progressed, finished) event types."""
+
+    def __init__(self, service: str, sagas: Iterable[Saga], operation_events: OperationEvents) -> None:
+        self.service = service
+        self.sagas: Mapping[str, Saga] = {saga.kind: saga for saga in sagas}
+        self.events = operation_events
+        self.tables = bus_tables(service)
+
+    # -- inputs ---------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        ctx: Context,
+        kind: str,
+        data: dict[str, Any],
+        *,
+        target_kind: str,
+        target_id: str,
+        tenant: str,
+        site: str,
+        answers: Envelope | None,
+        operation_id: str | None,
+    ) -> str:
+        """Create the saga's row and send its first commands, in the caller's transaction."""
+        saga = self.sagas[kind]
+        saga_id = operation_id or new_operation_id(self.service)
+        base = {"actor": ctx.actor, "tenant": tenant, "site": site, "correlation_id": ctx.correlation_id}
+        state = new_state(saga, saga_id, {**data, **base}, ctx.now)
+        row = {
+            "id": saga_id,
+            "kind": kind,
+            "phase": "running",
+            "status": "RUNNING",
+            "state": {},
+            "version": 0,
+            "target_kind": target_kind,
+            "target_id": target_id,
+            "tenant": tenant,
+            "correlation_id": ctx.correlation_id,
+            "actor": ctx.actor,
+            "answers": answers.model_dump(mode="json", exclude_none=True) if answers else None,
+            "created_at": ctx.now,
+            "updated_at": ctx.now,
+        }
+        known = await ctx.conn.scalar(text(f"SELECT 1 FROM {self.service}.saga WHERE id = :id"), {"id": saga_id})
+        if known:
+            return saga_id
+        await ctx.conn.execute(insert(self.tables.saga), row)
+        run = Run(saga, state, ctx.now)
+        run.start()
+        await self._save(ctx, row, run, first=True)
+        return saga_id
+
+    async def cancel(self, ctx: Context, operation_id: str, reason: str) -> bool:
+        return await self._decide_one(ctx, operation_id, lambda run: run.cancel(reason))
+
+    async def resume(self, ctx: Context, operation_id: str) -> bool:
+        return await self._decide_one(ctx, operation_id, lambda run: run.resume())
+
+    async def replies(self, conn: AsyncConnection, make: MakeContext, received: Sequence[Received]) -> None:
+        """Apply a batch of replies: those of one saga together, in one load and one save."""
+        by_command = {message.envelope.causationid or "": message.envelope for message in received}
+        owners = await self._owners(conn, list(by_command))
+        for saga_id in sorted(set(owners.values())):
+            envelopes = [by_command[command] for command, owner in owners.items() if owner == saga_id]
+            ctx = make(conn, envelopes[0])
+            await self._decide_one(ctx, saga_id, partial(_apply_replies, envelopes))
+            await ctx.flush()
+
+    async def fire_due_timers(self, conn: AsyncConnection, make: MakeContext) -> int:
+        """Fire timers that are due by the database's clock. Returns how many were claimed."""
+        rows = (
+            await conn.execute(
+                text(
+                    f"""SELECT saga_id, token FROM {self.service}.saga_timer WHERE due_at <= clock_timestamp()
+                    ORDER BY due_at LIMIT :batch"""
+                ),
+                {"batch": TIMER_BATCH},
+            )
+        ).all()
+        # The saga's row is always locked before its timers, here as when a reply comes; the other way round the
+        # two would dead-lock. A second replica that fires the same timer finds that the saga has moved on.
+        for saga_id, token in sorted((row[0], row[1]) for row in rows):
+            ctx = make(conn, None)
+            if not await self._decide_one(ctx, saga_id, partial(_fire, token)):
+                await self._set_timers(conn, saga_id, (), [token])
+            await ctx.flush()
+        return len(rows)
+
+    # -- one decision ---------------------------------------------------------------------------
+
+    async def _owners(self, conn: AsyncConnection, command_ids: list[str]) -> dict[str, str]:
+        result = await conn.execute(
+            text(f"SELECT token, saga_id FROM {self.service}.saga_timer WHERE token = ANY(:tokens)"),
+            {"tokens": command_ids},
+        )
+        return {row[0]: row[1] for row in result}
+
+    async def _decide_one(self, ctx: Context, saga_id: str, what: Callable[[Run], bool]) -> bool:
+        row = (
+            (
+                await ctx.conn.execute(
+                    text(f"SELECT * FROM {self.service}.saga WHERE id = :id FOR UPDATE"), {"id": saga_id}
+                )
+            )
+            .mappings()
+            .first()
+        )
+        if row is None or row["phase"] == "finished":
+            return False
+        saga = self.sagas.get(row["kind"])
+        if saga is None:
+            raise LookupError(f"{saga_id} is of the unknown kind {row['kind']}; is an older version running?")
+        ctx.actor, ctx.correlation_id = row["actor"], row["correlation_id"]
+        run = Run(saga, SagaState.model_validate(row["state"]), ctx.now)
+        before = set(run.state.pending)
+        if not what(run):
+            return False
+        await self._save(ctx, dict(row), run, gone=before - set(run.state.pending))
+        return True
+
+    async def _save(
+        self, ctx: Context, row: dict[str, Any], run: Run, *, first: bool = False, gone: Iterable[str] = ()
+    ) -> None:
+        state = run.state
+        version = int(row["version"]) + 1
+        timers = [effect for effect in run.effects if isinstance(effect, Timer)]
+        for effect in run.effects:
+            self._carry_out(ctx, row, state, effect)
+        await ctx.conn.execute(
+            text(
+                f"""UPDATE {self.service}.saga SET phase = :phase, status = :status, state = CAST(:state AS jsonb),
+                version = :version, updated_at = :now WHERE id = :id"""
+            ),
+            {
+                "phase": state.phase,
+                "status": state.status.value,
+                "state": state.model_dump_json(),
+                "version": version,
+                "now": ctx.now,
+                "id": state.id,
+            },
+        )
+        await self._set_timers(ctx.conn, state.id, timers, gone)
+        self._emit(ctx, row, state, version, first)
+
+    async def _set_timers(
+        self, conn: AsyncConnection, saga_id: str, timers: Sequence[Timer], gone: Iterable[str]
+    ) -> None:
+        ended = list(gone)
+        if ended:
+            await conn.execute(
+                text(f"DELETE FROM {self.service}.saga_timer WHERE saga_id = :id AND token = ANY(:tokens)"),
+                {"id": saga_id, "tokens": ended},
+            )
+        if timers:
+            rows = [{"saga_id": saga_id, "token": timer.token, "due_at": timer.due_at} for timer in timers]
+            await conn.execute(insert(self.tables.saga_timer), rows)
+
+    def _carry_out(self, ctx: Context, row: Mapping[str, Any], state: SagaState, effect: Effect) -> None:
+        match effect:
+            case Send():
+                ctx.send(
+                    effect.message,
+                    site=effect.site,
+                    tenant=str(row["tenant"]),
+                    deadline=effect.deadline,
+                    command_id=effect.id,
+                    reply_to=self.service if effect.awaited else None,
+                )
+            case Answer() if row["answers"]:
+                ctx.answer(Envelope.model_validate(row["answers"]), effect.reply)
+            case _:
+                pass
+
+    def _emit(self, ctx: Context, row: Mapping[str, Any], state: SagaState, version: int, first: bool) -> None:
+        started, progressed, finished = self.events
+        kind = finished if state.phase == "finished" else started if first else progressed
+        facts = state.facts(
+            service=self.service,
+            target_kind=row["target_kind"],
+            target_id=row["target_id"],
+            correlation_id=row["correlation_id"],
+            now=ctx.now,
+        )
+        site, tenant = facts.site, facts.tenant
+        ctx.emit(kind(operation=facts), entity_id=state.id, entity_version=version, site=site, tenant=tenant)
+        if state.phase == "finished":
+            FINISHED.labels(self.service, state.kind, state.status.value).inc()
+
+    async def facts(self, conn: AsyncConnection, operation_id: str) -> tuple[Mapping[str, Any], SagaState] | None:
+        """The row and state of one saga, for the API."""
+        row = (
+            (await conn.execute(text(f"SELECT * FROM {self.service}.saga WHERE id = :id"), {"id": operation_id}))
+            .mappings()
+            .first()
+        )
+        return (dict(row), SagaState.model_validate(row["state"])) if row is not None else None
+
+    async def measure_forever(self, database: Any) -> None:
+        """Keep the gauge of open sagas true."""
+        seen: set[tuple[str, str]] = set()
+        while True:
+            with contextlib.suppress(Exception):
+                async with database.transaction() as conn:
+                    rows = await conn.execute(
+                        text(
+                            f"SELECT kind, phase, count(*) FROM {self.service}.saga "
+                            "WHERE phase <> 'finished' GROUP BY kind, phase"
+                        )
+                    )
+                    now = {(row[0], row[1]): row[2] for row in rows}
+                for labels in seen | set(now):
+                    OPEN.labels(self.service, *labels).set(now.get(labels, 0))
+                seen |= set(now)
+            await asyncio.sleep(5)
+
+
+def _fire(token: str, run: Run) -> bool:
+    return run.timer(token)
+
+
+def _apply_replies(envelopes: Sequence[Envelope], run: Run) -> bool:
+    changed = False
+    for envelope in envelopes:
+        if run.reply(envelope.causationid or "", Reply.model_validate(envelope.data)):
+            changed = True
+    return changed

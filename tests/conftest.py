@@ -1,0 +1,87 @@
+"""Fixtures for the whole suite: one PostgreSQL and one NATS a session, one fresh database a test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from libs.runtime.database import Database
+from libs.runtime.embedded import EmbeddedNats, EmbeddedPostgres
+from libs.runtime.migrations import migrate
+from libs.runtime.service import Service
+from libs.testing.kit import ServiceKit
+from libs.testing.servers import nats_hub, postgres_server
+
+KitFactory = Callable[[Service], Awaitable[ServiceKit]]
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """The session's PostgreSQL."""
+    with postgres_server(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNats]:
+    """The session's NATS hub, with JetStream."""
+    with nats_hub(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+_templates: set[str] = set()
+_databases = 0
+
+
+async def fresh_database(postgres: EmbeddedPostgres, service: str) -> str:
+    """A new database with the service's migrated schema; returns its name. Migrations run once a session."""
+    global _databases
+    template = f"template_{service}"
+    admin = await asyncpg.connect(postgres.url())
+    try:
+        if template not in _templates:
+            await admin.execute(f"DROP DATABASE IF EXISTS {template}")
+            await admin.execute(f"CREATE DATABASE {template}")
+            await migrate(postgres.url(template), service)
+            _templates.add(template)
+        _databases += 1
+        name = f"test_{_databases}"
+        await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    finally:
+        await admin.close()
+    return name
+
+
+@pytest.fixture
+async def service_kit(postgres: EmbeddedPostgres) -> AsyncIterator[KitFactory]:
+    """Make kits: `kit = await service_kit(service)`."""
+    opened: list[Database] = []
+
+    async def make(service: Service) -> ServiceKit:
+        name = await fresh_database(postgres, service.name)
+        database = Database(postgres.url(name), application_name=f"test-{service.name}")
+        opened.append(database)
+        return ServiceKit(service, database)
+
+    yield make
+    for database in opened:
+        await database.close()
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return Path(__file__).resolve().parents[1]
+
+
+async def eventually(check: Callable[[], Awaitable[bool]], *, within_seconds: float = 10.0, what: str = "") -> None:
+    """Wait until `check` holds; fail naming `what` when it does not in time."""
+    deadline = asyncio.get_running_loop().time() + within_seconds
+    while not await check():
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"not within {within_seconds} s: {what or check}")
+        await asyncio.sleep(0.02)
