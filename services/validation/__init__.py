@@ -1,0 +1,1 @@
+"""Validation: is a machine fit? See README.md."""
