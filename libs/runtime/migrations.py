@@ -45,13 +45,13 @@ def role_statements(service: str, owner_password: str, running_password: str, da
     return statements
 
 
-def bus_tables(op: Operations, service: str) -> None:
+def bus_tables(op: Any, service: str) -> None:
     """Make the bus's own tables in the service's schema (first migration)."""
     for statement in bus_ddl(service):
         op.execute(statement)
 
 
-def projection_tables(op: Operations, service: str, statements: Iterable[str]) -> None:
+def projection_tables(op: Any, service: str, statements: Iterable[str]) -> None:
     """Run DDL with `{schema}` twice: for the live projection and for the one that rebuilds use."""
     statements = list(statements)
     for schema in (service, f"{service}_rebuild"):
@@ -59,7 +59,7 @@ def projection_tables(op: Operations, service: str, statements: Iterable[str]) -
             op.execute(statement.format(schema=schema))
 
 
-def grants(op: Operations, service: str, history: Sequence[str] = ()) -> None:
+def grants(op: Any, service: str, history: Sequence[str] = ()) -> None:
     """Give the running role what it needs and no more; call at the end of every migration that adds tables."""
     running = running_role(service)
     exists = op.get_bind().execute(text("SELECT 1 FROM pg_roles WHERE rolname = :r"), {"r": running}).scalar()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from libs.runtime.service import App, Service, main
-
 from services.identity import store
 from services.identity.bootstrap import apply_bootstrap, read_bootstrap
 from services.identity.handlers import CALLS

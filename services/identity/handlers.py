@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from libs.runtime.params import parse
-
 from libs.bus.context import Context
 from libs.contracts.calls import Answer, Call, not_found, problem
 from libs.contracts.envelope import NONE_TOKEN
@@ -24,6 +22,7 @@ from libs.contracts.identity import (
     TenantUpdated,
 )
 from libs.contracts.ids import new_id
+from libs.runtime.params import parse
 from services.identity import errors, store
 from services.identity.model import is_installation_operator
 from services.identity.requests import ById, NewGrant, NewOrganization, NewTenant

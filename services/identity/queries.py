@@ -6,28 +6,28 @@ Nobody without a grant sees anything.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from libs.runtime.pages import Listing, list_page
-from libs.runtime.params import parse
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.contracts.calls import Answer, Call, not_found
+from libs.runtime.pages import Listing, list_page
+from libs.runtime.params import parse
 from services.identity import store
 from services.identity.model import roles_by_tenant
 from services.identity.requests import ById, Person
 
 
-def _organization_body(row: Any) -> dict[str, Any]:
+def _organization_body(row: Mapping[str, Any]) -> dict[str, Any]:
     return store.organization_facts(row).model_dump(mode="json")
 
 
-def _tenant_body(row: Any) -> dict[str, Any]:
+def _tenant_body(row: Mapping[str, Any]) -> dict[str, Any]:
     return store.tenant_facts(row).model_dump(mode="json")
 
 
-def _grant_body(row: Any) -> dict[str, Any]:
+def _grant_body(row: Mapping[str, Any]) -> dict[str, Any]:
     return store.grant_facts(row).model_dump(mode="json")
 
 

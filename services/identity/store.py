@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -63,32 +64,32 @@ role_grant = sa.Table(
 )
 
 
-def organization_facts(row: Any) -> OrganizationFacts:
-    return OrganizationFacts(id=row.id, slug=row.id, name=row.name, version=row.version)
+def organization_facts(row: Mapping[Any, Any]) -> OrganizationFacts:
+    return OrganizationFacts(id=row["id"], slug=row["id"], name=row["name"], version=row["version"])
 
 
-def tenant_facts(row: Any) -> TenantFacts:
+def tenant_facts(row: Mapping[Any, Any]) -> TenantFacts:
     return TenantFacts(
-        id=row.id,
-        organization_id=row.organization_id,
-        name=row.name,
-        machine_quota=row.machine_quota,
-        version=row.version,
+        id=row["id"],
+        organization_id=row["organization_id"],
+        name=row["name"],
+        machine_quota=row["machine_quota"],
+        version=row["version"],
     )
 
 
-def grant_facts(row: Any) -> GrantFacts:
+def grant_facts(row: Mapping[Any, Any]) -> GrantFacts:
     return GrantFacts(
-        id=row.id,
-        issuer=row.issuer,
-        subject=row.subject,
-        role=Role(row.role),
-        scope_kind=ScopeKind(row.scope_kind),
-        scope_id=row.scope_id,
-        granted_by=row.granted_by,
-        granted_at=row.granted_at,
-        revoked_at=row.revoked_at,
-        version=row.version,
+        id=row["id"],
+        issuer=row["issuer"],
+        subject=row["subject"],
+        role=Role(row["role"]),
+        scope_kind=ScopeKind(row["scope_kind"]),
+        scope_id=row["scope_id"],
+        granted_by=row["granted_by"],
+        granted_at=row["granted_at"],
+        revoked_at=row["revoked_at"],
+        version=row["version"],
     )
 
 
@@ -123,21 +124,21 @@ async def _inserted(conn: AsyncConnection, table: sa.Table, values: dict[str, An
 
 
 async def get_organization(conn: AsyncConnection, id_: str) -> OrganizationFacts | None:
-    row = (await conn.execute(sa.select(organization).where(organization.c.id == id_))).first()
+    row = (await conn.execute(sa.select(organization).where(organization.c.id == id_))).mappings().first()
     return organization_facts(row) if row else None
 
 
 async def get_tenant(conn: AsyncConnection, id_: str) -> TenantFacts | None:
-    row = (await conn.execute(sa.select(tenant).where(tenant.c.id == id_))).first()
+    row = (await conn.execute(sa.select(tenant).where(tenant.c.id == id_))).mappings().first()
     return tenant_facts(row) if row else None
 
 
 async def all_tenants(conn: AsyncConnection) -> tuple[TenantFacts, ...]:
-    return tuple(tenant_facts(row) for row in await conn.execute(sa.select(tenant).order_by(tenant.c.id)))
+    return tuple(tenant_facts(row) for row in (await conn.execute(sa.select(tenant).order_by(tenant.c.id))).mappings())
 
 
 async def get_grant(conn: AsyncConnection, id_: str) -> GrantFacts | None:
-    row = (await conn.execute(sa.select(role_grant).where(role_grant.c.id == id_))).first()
+    row = (await conn.execute(sa.select(role_grant).where(role_grant.c.id == id_))).mappings().first()
     return grant_facts(row) if row else None
 
 
@@ -149,7 +150,7 @@ async def live_grants_of(conn: AsyncConnection, issuer: str, subject: str) -> tu
         .where(grants.issuer == issuer, grants.subject == subject, grants.revoked_at.is_(None))
         .order_by(grants.granted_at, grants.id)
     )
-    return tuple(grant_facts(row) for row in await conn.execute(statement))
+    return tuple(grant_facts(row) for row in (await conn.execute(statement)).mappings())
 
 
 async def same_grants(conn: AsyncConnection, wanted: GrantFacts) -> tuple[GrantFacts, ...]:
@@ -162,7 +163,7 @@ async def same_grants(conn: AsyncConnection, wanted: GrantFacts) -> tuple[GrantF
         grants.scope_kind == wanted.scope_kind,
         grants.scope_id == wanted.scope_id,
     )
-    return tuple(grant_facts(row) for row in await conn.execute(statement))
+    return tuple(grant_facts(row) for row in (await conn.execute(statement)).mappings())
 
 
 async def lock_installation_operators(conn: AsyncConnection) -> tuple[GrantFacts, ...]:
@@ -178,7 +179,7 @@ async def lock_installation_operators(conn: AsyncConnection) -> tuple[GrantFacts
         .order_by(grants.id)
         .with_for_update()
     )
-    return tuple(grant_facts(row) for row in await conn.execute(statement))
+    return tuple(grant_facts(row) for row in (await conn.execute(statement)).mappings())
 
 
 async def mark_revoked(conn: AsyncConnection, grant: GrantFacts, *, now: datetime) -> bool:
