@@ -8,6 +8,7 @@ from enum import StrEnum
 from libs.contracts.message import Message, command, event
 from libs.contracts.operations import OperationFacts
 from libs.contracts.replies import Problem
+from libs.contracts.site import Evidence
 
 
 class Verdict(StrEnum):
@@ -132,6 +133,30 @@ class RunSuite(Message):
     address: str = ""
     ssh_port: int = 22
     ssh_host_key: str = ""
+
+    def key(self) -> str:
+        return self.machine_id
+
+
+@command("validation", "record_run")
+class RecordRun(Message):
+    """Validation's own: judge what the site saw and close the run. Reply data: {run_id, verdict, checks, problem?}."""
+
+    run_id: str
+    machine_id: str
+    expected: dict[str, object]
+    evidence: tuple[Evidence, ...]
+
+    def key(self) -> str:
+        return self.machine_id
+
+
+@command("validation", "abandon_run")
+class AbandonRun(Message):
+    """Validation's own: the site sent no evidence; the run is closed as INCONCLUSIVE."""
+
+    run_id: str
+    machine_id: str
 
     def key(self) -> str:
         return self.machine_id
