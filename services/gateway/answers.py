@@ -1,0 +1,116 @@
+"""What the doors answer, for the OpenAPI documents: pages of facts, started work, problems.
+
+The bytes are the owner's; these shapes describe them and are not enforced here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from libs.contracts.identity import GrantFacts
+from libs.contracts.inventory import DeviceTypeFacts, MachineFacts, ProfileFacts, RackFacts, SiteFacts
+from libs.contracts.reservation import ClaimFacts
+
+T = TypeVar("T", bound=BaseModel)
+
+__all__ = ["ClaimFacts", "DeviceTypeFacts", "MachineFacts", "ProfileFacts", "RackFacts", "SiteFacts"]
+
+
+class Page(BaseModel, Generic[T]):
+    """One page. `next_cursor` is null on the last; `as_of` is the age of copied data the answer depends on."""
+
+    items: list[T]
+    next_cursor: str | None = None
+    as_of: datetime | None = None
+
+
+class _Open(BaseModel):
+    """A document that may have more members than are listed."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ErrorField(BaseModel):
+    field: str
+    message: str
+
+
+class ProblemDocument(_Open):
+    """RFC 9457 problem details."""
+
+    type: str = Field(examples=["urn:slipway:problem:cluster.not_found"])
+    title: str
+    status: int
+    detail: str = Field(description="What happened, to what")
+    code: str = Field(description="Permanent; what programs should look at", examples=["cluster.not_found"])
+    next_step: str = Field(description="What to do now")
+    correlation_id: str = Field(description="Name it when you ask for help: every log line and event has it")
+    instance: str
+    errors: list[ErrorField] = Field(default_factory=list)
+
+
+class Started(_Open):
+    """Work that goes on after the answer: watch it at Location."""
+
+    operation_id: str
+
+
+class ClusterStarted(Started):
+    cluster_id: str
+
+
+class EnrolmentStarted(Started):
+    machines: list[Any] = Field(default_factory=list)
+
+
+class Document(_Open):
+    """A document of the owner."""
+
+
+class SshConfig(BaseModel):
+    """Text for ~/.ssh/config and known_hosts."""
+
+    ssh_config: str
+    known_hosts: str
+
+
+class Availability(_Open):
+    """How many machines of a profile could be had now, and why the others could not."""
+
+    free: int
+    total: int
+
+
+class Me(_Open):
+    """Who the caller is to this installation, and what they were granted."""
+
+    subject: str
+    grants: list[GrantFacts] = Field(default_factory=list)
+    tenants: list[Any] = Field(default_factory=list)
+
+
+class Rebuilt(_Open):
+    """A projection, made anew from its stream beside the live one, and compared."""
+
+    digest_live: str
+    digest_rebuilt: str
+    equal: bool
+    events: int
+    seconds: float
+
+
+class DeadLetter(_Open):
+    id: str
+
+
+class EventDocument(_Open):
+    """One event: a CloudEvents 1.0 envelope in structured JSON."""
+
+    id: str
+    type: str
+    subject: str
+    time: datetime
+    data: dict[str, Any]

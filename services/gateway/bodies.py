@@ -1,0 +1,201 @@
+"""Request bodies: what a caller may send, with its limits and an example each.
+
+Shapes and limits only; whether a named thing exists or is allowed is the owner's to say. Unknown
+fields are refused, so that a misspelt one is never silently ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from libs.contracts.identity import Role, ScopeKind
+from libs.contracts.text import display_name
+from services.gateway.visible_text import one_line
+
+SLUG_FORM = "1 to 63 of a-z, 0-9 and inner dashes"
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$", max_length=63)]
+# Names that come from NetBox or an image store are not ours to restrict further than one visible line.
+Name = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(one_line)]
+Line = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterValidator(one_line)]
+Title = Annotated[str, StringConstraints(min_length=1, max_length=400), AfterValidator(display_name)]
+Prose = Annotated[str, StringConstraints(max_length=2000, strip_whitespace=True)]
+PUBLIC_KEY_FORM = "an OpenSSH public key line such as 'ssh-ed25519 AAAA… name'"
+_KEY_KINDS = "ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)|sk-(?:ssh-ed25519|ecdsa-sha2-nistp256)@openssh\\.com"
+
+
+def _no_private_key(text: object) -> object:
+    # Said before the pattern is tried: who pastes a private key must learn that it has left their machine.
+    if isinstance(text, str) and "PRIVATE KEY" in text:
+        raise ValueError("is a private key: replace that key pair and send only the public key (the .pub file)")
+    return text
+
+
+PublicKey = Annotated[
+    str,
+    StringConstraints(
+        pattern=rf"^(?:{_KEY_KINDS}) [A-Za-z0-9+/]{{40,8000}}={{0,3}}(?: [^\r\n\t]{{1,200}})?$",
+        strip_whitespace=True,
+        max_length=8300,
+    ),
+]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def example(**fields: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+class CreateCluster(Body):
+    """A cluster of `node_count` machines of one profile. `tenant` may be left out by who has only one."""
+
+    model_config = example(
+        name="train-1",
+        profile="gpu-h100-8",
+        node_count=4,
+        template="plain",
+        ssh_authorized_keys=["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJr2wq0yVbCkXl2jmS5wq1kq3n0c7b4v6T8u9yZaBcDe alice"],
+    )
+    name: Slug = Field(description=f"Name of the cluster, unique in its tenant: {SLUG_FORM}")
+    profile: Slug = Field(description=f"Name of a profile (GET /profiles): {SLUG_FORM}")
+    node_count: int = Field(ge=1, le=4096, strict=True, description="How many machines, all or nothing")
+    image: Name | None = Field(None, description="Golden image (GET /images); the template's default when left out")
+    template: Name | None = Field(None, description="Stack (GET /templates); the plain one when left out")
+    site: Slug | None = Field(None, description=f"Only machines of this site: {SLUG_FORM}")
+    ssh_authorized_keys: list[PublicKey] = Field(
+        min_length=1, max_length=64, description=f"Who may log in; each {PUBLIC_KEY_FORM}"
+    )
+    tenant: Slug | None = Field(None, description=f"Whose cluster it is: {SLUG_FORM}")
+
+    @model_validator(mode="before")
+    @classmethod
+    def no_private_key(cls, data: object) -> object:
+        keys = data.get("ssh_authorized_keys") if isinstance(data, dict) else None
+        for key in keys if isinstance(keys, list) else ():
+            _no_private_key(key)
+        return data
+
+
+class PutImage(Body):
+    """A golden image: where its bytes are and what they must be."""
+
+    model_config = example(
+        version_label="2026-01",
+        url="https://images.example.org/ubuntu-24.04-cuda.qcow2",
+        checksum="sha256:" + "0f" * 32,
+        description="Ubuntu 24.04 with driver 580",
+    )
+    version_label: Line = Field(max_length=100)
+    url: str = Field(
+        pattern=r"^(?:https?|file)://[^\s]{1,1000}$", max_length=1024, description="an http, https or file URL"
+    )
+    checksum: str = Field(
+        pattern=r"^(?:sha256:)?[0-9a-f]{64}$", description="sha256 of the image's bytes, 64 hex digits"
+    )
+    description: Prose = ""
+
+
+class PutTemplate(Body):
+    """A stack: the recipe that turns nodes into a cluster."""
+
+    model_config = example(
+        description="Nodes with your keys and nothing else",
+        playbook="plain",
+        default_image="ubuntu-24.04",
+        max_nodes=64,
+        max_swaps=2,
+    )
+    description: Prose
+    playbook: Slug = Field(description=f"A recipe that the site's runner has: {SLUG_FORM}")
+    default_image: Name
+    max_nodes: int = Field(ge=1, le=4096, strict=True)
+    max_swaps: int = Field(ge=0, le=256, strict=True, description="How many failed nodes one creation may replace")
+
+
+class PutProfile(Body):
+    """A kind of machine that can be asked for, and what a machine must have to be one."""
+
+    model_config = example(
+        description="8 × H100 SXM", device_types=["dgx-h100"], gpu_model="H100", gpu_count=8, memory_gib=2048
+    )
+    description: Prose
+    device_types: list[Slug] = Field(min_length=1, max_length=100, description=f"Device types, each {SLUG_FORM}")
+    gpu_model: str = Field("", max_length=100)
+    gpu_count: int = Field(0, ge=0, le=64, strict=True)
+    cpu_sockets: int | None = Field(None, ge=1, le=64, strict=True)
+    memory_gib: int | None = Field(None, ge=1, le=1_048_576, strict=True)
+
+
+class Enrol(Body):
+    """Which EXPECTED machines to enrol: whole racks, named machines, or both."""
+
+    model_config = example(racks=["r1", "r2"])
+    racks: list[Name] = Field(default_factory=list, max_length=500, description="Rack names or ids")
+    machines: list[Name] = Field(default_factory=list, max_length=2000, description="Machine names or ids")
+    site: Slug | None = Field(None, description=f"Only racks and machines of this site: {SLUG_FORM}")
+
+    @model_validator(mode="after")
+    def something_named(self) -> Self:
+        if not self.racks and not self.machines:
+            raise ValueError("names no rack and no machine; give at least one in 'racks' or 'machines'")
+        return self
+
+
+class Reason(Body):
+    """Why; kept in the machine's history and shown to whoever meets it."""
+
+    model_config = example(reason="PSU 2 makes noise, ticket 4711")
+    reason: Line = Field(description="one line of at most 500 characters")
+
+
+class SetPrice(Body):
+    """The price of one machine-hour from `valid_from` on (now when left out). Amounts are exact decimals as text."""
+
+    model_config = example(price_per_machine_hour="98.32", currency="EUR")
+    price_per_machine_hour: str = Field(
+        pattern=r"^(?:0|[1-9]\d{0,8})(?:\.\d{1,6})?$",
+        description="an exact decimal as text, not negative, at most 6 decimals, such as '98.32'",
+    )
+    currency: str = Field(pattern=r"^[A-Z]{3}$", description="an ISO 4217 code such as EUR")
+    valid_from: AwareDatetime | None = None
+
+
+class CreateOrganization(Body):
+    """`id` is in paths, events and accounts, so that the name may change."""
+
+    model_config = example(id="acme", name="Acme Research")
+    id: Slug = Field(description=SLUG_FORM)
+    name: Title
+
+
+class CreateTenant(Body):
+    """`id` becomes part of event subjects: it is unique in the installation and never used again."""
+
+    model_config = example(id="acme-research", organization_id="acme", name="Research", machine_quota=16)
+    id: Slug = Field(description=SLUG_FORM)
+    organization_id: Slug = Field(description=f"Id of the organization: {SLUG_FORM}")
+    name: Title
+    machine_quota: int | None = Field(None, ge=0, le=1_000_000, strict=True, description="No limit when left out")
+
+
+class CreateGrant(Body):
+    """Give `role` within a scope to who the identity provider calls `subject` (never an e-mail address)."""
+
+    model_config = example(subject="alice", role="member", scope_kind="tenant", scope_id="acme-research")
+    subject: Annotated[str, AfterValidator(one_line)] = Field(min_length=1, max_length=255)
+    issuer: str | None = Field(
+        None, pattern=r"^https?://[^\s]{1,500}$", description="an issuer URL; this installation's when left out"
+    )
+    role: Role
+    scope_kind: ScopeKind
+    scope_id: Slug | None = Field(None, description=f"Organization or tenant, {SLUG_FORM}; none for the installation")
+
+    @model_validator(mode="after")
+    def scope_is_named(self) -> Self:
+        if self.scope_kind is not ScopeKind.INSTALLATION and self.scope_id is None:
+            raise ValueError(f"has scope_kind {self.scope_kind} but no scope_id; name the {self.scope_kind}")
+        return self

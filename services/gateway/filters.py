@@ -1,0 +1,150 @@
+"""Query parameters of reads: pages, sorting and filters. Unknown ones are refused, naming the allowed ones.
+
+A filter that may be given several times is a list: any of its values matches. Which sort fields a
+list has is the owner's to say.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+
+from libs.contracts.identity import Role, ScopeKind
+from libs.contracts.inventory import Health, MachineState
+from libs.contracts.operations import OperationStatus
+from libs.contracts.provisioning import ClusterState
+from libs.contracts.reservation import ClaimState
+from libs.contracts.validation import Suite, Verdict
+from services.gateway.visible_text import one_line
+
+MAX_PAGE = 200
+Value = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(one_line)]
+
+
+class Query(BaseModel):
+    """No parameters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
+
+
+class PageQuery(Query):
+    limit: int | None = Field(None, ge=1, le=MAX_PAGE, description="Items on a page")
+    cursor: str | None = Field(None, min_length=1, max_length=1000, description="next_cursor of the page before")
+
+
+class ListQuery(PageQuery):
+    sort: str | None = Field(
+        None, pattern=r"^-?[a-z][a-z_]{0,40}$", description="a field name; with a dash in front: descending"
+    )
+    q: Value | None = Field(None, description="Text to look for")
+
+
+def many(description: str = "") -> list[str]:
+    """A filter that may be repeated."""
+    field: list[str] = Field(default_factory=list, max_length=50, description=description)
+    return field
+
+
+class MachineQuery(ListQuery):
+    state: list[MachineState] = Field(default_factory=list, max_length=20)
+    health: list[Health] = Field(default_factory=list, max_length=5)
+    site: list[Value] = many()
+    rack: list[Value] = many("Rack name or id")
+    profile: list[Value] = many()
+
+
+class SiteScopedQuery(ListQuery):
+    site: list[Value] = many()
+
+
+class ClusterQuery(ListQuery):
+    state: list[ClusterState] = Field(default_factory=list, max_length=10)
+    profile: list[Value] = many()
+    site: list[Value] = many()
+    tenant: list[Value] = many()
+
+
+class OperationQuery(ListQuery):
+    kind: list[Value] = many()
+    status: list[OperationStatus] = Field(default_factory=list, max_length=10)
+    target_id: list[Value] = many()
+    service: list[Value] = many()
+    tenant: list[Value] = many()
+
+
+class AvailabilityQuery(Query):
+    site: Value | None = None
+
+
+class ReservationQuery(ListQuery):
+    state: list[ClaimState] = Field(default_factory=list, max_length=10)
+    profile: list[Value] = many()
+    site: list[Value] = many()
+    cluster_id: list[Value] = many()
+    tenant: list[Value] = many()
+
+
+class ClaimQuery(ListQuery):
+    state: list[ClaimState] = Field(default_factory=list, max_length=10)
+    machine_id: list[Value] = many()
+    reservation_id: list[Value] = many()
+
+
+class RunQuery(ListQuery):
+    machine_id: list[Value] = many()
+    suite: list[Suite] = Field(default_factory=list, max_length=5)
+    verdict: list[Verdict] = Field(default_factory=list, max_length=5)
+    site: list[Value] = many()
+
+
+class FindingQuery(ListQuery):
+    machine_id: list[Value] = many()
+    check: list[Value] = many()
+    severity: list[Value] = many()
+    open: bool | None = None
+
+
+class UsageQuery(ListQuery):
+    cluster_id: list[Value] = many()
+    tenant: list[Value] = many()
+    machine_id: list[Value] = many()
+    from_: AwareDatetime | None = Field(None, alias="from", description="Intervals that end after this instant")
+    to: AwareDatetime | None = Field(None, description="Intervals that start before this instant")
+
+
+class CostQuery(Query):
+    by: Literal["hour", "day", "cluster", "tenant"] = Field(description="What one line sums up")
+    cluster_id: Value | None = None
+    tenant: Value | None = None
+    from_: AwareDatetime | None = Field(None, alias="from", description="From this instant on")
+    to: AwareDatetime | None = Field(None, description="Before this instant")
+
+
+class PriceQuery(ListQuery):
+    profile: list[Value] = many()
+
+
+class TenantQuery(ListQuery):
+    organization_id: list[Value] = many()
+
+
+class GrantQuery(ListQuery):
+    subject: list[Value] = many()
+    role: list[Role] = Field(default_factory=list, max_length=10)
+    scope_kind: list[ScopeKind] = Field(default_factory=list, max_length=5)
+    scope_id: list[Value] = many()
+
+
+class EventQuery(ListQuery):
+    entity_id: list[Value] = many()
+    service: list[Value] = many()
+    correlation_id: list[Value] = many()
+    type: list[Value] = many("CloudEvents type, such as slipway.inventory.machine.state_changed")
+    tenant: list[Value] = many()
+    from_: AwareDatetime | None = Field(None, alias="from", description="From this instant on")
+    to: AwareDatetime | None = Field(None, description="Before this instant")
+
+
+class ServiceQuery(Query):
+    service: Literal["inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit"]

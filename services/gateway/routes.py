@@ -1,0 +1,206 @@
+"""The whole API as one table: which door, which method and path, which one owner answers.
+
+A row is the only place where a route is declared; the FastAPI routes, both OpenAPI documents, the
+authorization and the bus subject all come from it.
+"""
+
+# ruff: noqa: E501 - one row, one line: a table is read down its columns.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel
+
+from libs.contracts.cost import PriceFacts, UsageFacts
+from libs.contracts.identity import GrantFacts, OrganizationFacts, TenantFacts
+from libs.contracts.inventory import DeviceTypeFacts, MachineFacts, ProfileFacts, RackFacts, SiteFacts
+from libs.contracts.operations import OperationFacts
+from libs.contracts.provisioning import ClusterFacts, ImageFacts, NodeFacts, TemplateFacts
+from libs.contracts.reservation import ClaimFacts, ReservationFacts
+from libs.contracts.validation import FindingFacts, RunFacts
+from services.gateway import answers, bodies, filters
+from services.gateway.answers import Document, Page, Started
+
+
+class Door(StrEnum):
+    TENANT = "tenant"
+    OPERATOR = "operator"
+
+
+class Need(StrEnum):
+    """What a caller must be allowed to do; `access.py` says which roles allow it."""
+
+    SIGNED_IN = "signed_in"  # Nothing but a believed token.
+    READ = "read"
+    READ_COSTS = "read_costs"
+    WRITE = "write"
+
+
+class Owner(StrEnum):
+    """An owner that the request itself names, instead of a fixed service."""
+
+    OF_OPERATION = "operation"  # Its id carries the owner's code.
+    OF_SERVICE = "service"  # The parameter `service`.
+
+
+class Fill(StrEnum):
+    """What the gateway knows better than the body says, and adds to the parameters."""
+
+    NOTHING = "nothing"
+    TENANT = "tenant"  # The caller's only tenant, when the body names none.
+    ISSUER = "issuer"  # The installation's identity provider, when the body names none.
+    CALLER = "caller"  # The issuer and subject of the caller.
+
+
+T, O = frozenset({Door.TENANT}), frozenset({Door.OPERATOR})  # noqa: E741 - the two doors are columns of the table
+BOTH = T | O
+
+
+@dataclass(frozen=True)
+class Route:
+    """`owner` and `call` make the bus subject; `answer` is what the owner's document looks like."""
+
+    doors: frozenset[Door]
+    method: str
+    path: str
+    owner: str
+    call: str
+    answer: Any
+    summary: str
+    need: Need
+    status: int = 200
+    query: type[filters.Query] = filters.Query
+    body: type[BaseModel] | None = None
+    guarded: bool = False  # Takes If-Match.
+    fill: Fill = Fill.NOTHING
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"
+
+
+def read(
+    doors: frozenset[Door],
+    path: str,
+    question: str,
+    answer: Any,
+    summary: str,
+    query: type[filters.Query] = filters.Query,
+    need: Need = Need.READ,
+    fill: Fill = Fill.NOTHING,
+) -> Route:
+    owner, _, call = question.partition(".")
+    return Route(doors, "GET", path, owner, call, answer, summary, need, query=query, fill=fill)
+
+
+def write(
+    doors: frozenset[Door],
+    method: str,
+    path: str,
+    order: str,
+    answer: Any,
+    summary: str,
+    body: type[BaseModel] | None = None,
+    status: int = 200,
+    guarded: bool = False,
+    fill: Fill = Fill.NOTHING,
+) -> Route:
+    owner, _, call = order.partition(".")
+    return Route(
+        doors,
+        method,
+        path,
+        owner,
+        call,
+        answer,
+        summary,
+        Need.WRITE,
+        status,
+        body=body,
+        guarded=guarded,
+        fill=fill,
+    )
+
+
+COSTS = Need.READ_COSTS
+
+# fmt: off
+ROUTES: tuple[Route, ...] = (
+    read(BOTH, "/me", "identity.get_me", answers.Me, "Who you are and what you may do", need=Need.SIGNED_IN, fill=Fill.CALLER),
+
+    read(BOTH, "/clusters", "provisioning.list_clusters", Page[ClusterFacts], "List clusters", filters.ClusterQuery),
+    read(BOTH, "/clusters/{cluster_id}", "provisioning.get_cluster", ClusterFacts, "Show a cluster"),
+    read(BOTH, "/clusters/{cluster_id}/nodes", "provisioning.list_nodes", Page[NodeFacts], "List a cluster's nodes", filters.PageQuery),
+    read(T, "/clusters/{cluster_id}/ssh-config", "provisioning.get_ssh_config", answers.SshConfig, "How to log in to a cluster's nodes"),
+    write(T, "POST", "/clusters", "provisioning.create_cluster", answers.ClusterStarted, "Create a cluster", bodies.CreateCluster, 202, fill=Fill.TENANT),
+    write(BOTH, "DELETE", "/clusters/{cluster_id}", "provisioning.delete_cluster", answers.ClusterStarted, "Delete a cluster", status=202, guarded=True),
+
+    read(BOTH, "/images", "provisioning.list_images", Page[ImageFacts], "List golden images", filters.ListQuery),
+    read(BOTH, "/images/{name}", "provisioning.get_image", ImageFacts, "Show a golden image"),
+    write(O, "PUT", "/images/{name}", "provisioning.put_image", ImageFacts, "Add or change a golden image", bodies.PutImage, guarded=True),
+    read(BOTH, "/templates", "provisioning.list_templates", Page[TemplateFacts], "List templates (stacks)", filters.ListQuery),
+    read(BOTH, "/templates/{name}", "provisioning.get_template", TemplateFacts, "Show a template"),
+    write(O, "PUT", "/templates/{name}", "provisioning.put_template", TemplateFacts, "Add or change a template", bodies.PutTemplate, guarded=True),
+
+    read(BOTH, "/operations", "audit.list_operations", Page[OperationFacts], "List operations", filters.OperationQuery),
+    read(BOTH, "/operations/{operation_id}", f"{Owner.OF_OPERATION}.get_operation", OperationFacts, "Show an operation with its steps"),
+    write(BOTH, "POST", "/operations/{operation_id}/cancel", f"{Owner.OF_OPERATION}.cancel_operation", OperationFacts, "Cancel an operation; what it took is given back", status=202),
+
+    read(BOTH, "/profiles", "inventory.list_profiles", Page[ProfileFacts], "List the kinds of machine that can be asked for", filters.ListQuery),
+    read(BOTH, "/profiles/{name}", "inventory.get_profile", ProfileFacts, "Show a profile"),
+    write(O, "PUT", "/profiles/{name}", "inventory.put_profile", ProfileFacts, "Add or change a profile", bodies.PutProfile, guarded=True),
+    read(BOTH, "/profiles/{name}/availability", "reservation.get_availability", answers.Availability, "How many machines of a profile could be had now", filters.AvailabilityQuery),
+
+    read(O, "/sites", "inventory.list_sites", Page[SiteFacts], "List sites", filters.ListQuery),
+    read(O, "/sites/{slug}", "inventory.get_site", SiteFacts, "Show a site"),
+    read(O, "/racks", "inventory.list_racks", Page[RackFacts], "List racks", filters.SiteScopedQuery),
+    read(O, "/racks/{rack_id}", "inventory.get_rack", RackFacts, "Show a rack"),
+    read(O, "/device-types", "inventory.list_device_types", Page[DeviceTypeFacts], "List device types", filters.ListQuery),
+    read(O, "/machines", "inventory.list_machines", Page[MachineFacts], "List machines", filters.MachineQuery),
+    read(O, "/machines/{machine_id}", "inventory.get_machine", MachineFacts, "Show a machine, by id or name"),
+    write(O, "POST", "/enrolments", "inventory.enrol_machines", answers.EnrolmentStarted, "Enrol machines: from EXPECTED to AVAILABLE", bodies.Enrol, 202),
+    write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202),
+    write(O, "POST", "/machines/{machine_id}/quarantine", "inventory.quarantine_machine", MachineFacts, "Take a machine out of the pool", bodies.Reason, guarded=True),
+    write(O, "POST", "/machines/{machine_id}/release-quarantine", "inventory.release_quarantine", Started, "Sanitize and validate a quarantined machine again", bodies.Reason, 202, guarded=True),
+    write(O, "POST", "/machines/{machine_id}/holds", "inventory.add_hold", MachineFacts, "Keep a machine from use until you remove the hold", bodies.Reason, 201),
+    write(O, "DELETE", "/machines/{machine_id}/holds/{hold_id}", "inventory.remove_hold", MachineFacts, "Remove a hold"),
+    read(O, "/sources", "inventory.list_sources", Page[Document], "List sources of truth: age of the last good data, last error", filters.PageQuery),
+    write(O, "POST", "/sources/netbox/read", "inventory.read_source", Document, "Read NetBox now", status=202),
+
+    read(BOTH, "/reservations", "reservation.list_reservations", Page[ReservationFacts], "List reservations", filters.ReservationQuery),
+    read(BOTH, "/reservations/{id}", "reservation.get_reservation", ReservationFacts, "Show a reservation with its claims"),
+    read(BOTH, "/claims", "reservation.list_claims", Page[ClaimFacts], "List claims", filters.ClaimQuery),
+
+    read(O, "/runs", "validation.list_runs", Page[RunFacts], "List validation runs", filters.RunQuery),
+    read(O, "/runs/{id}", "validation.get_run", RunFacts, "Show a validation run with its checks"),
+    read(O, "/findings", "validation.list_findings", Page[FindingFacts], "List findings about machines", filters.FindingQuery),
+
+    read(BOTH, "/usage", "cost.list_usage", Page[UsageFacts], "List metered intervals", filters.UsageQuery, COSTS),
+    read(BOTH, "/costs", "cost.get_costs", Document, "Sum up usage and cost", filters.CostQuery, COSTS),
+    read(BOTH, "/prices", "cost.list_prices", Page[PriceFacts], "List prices", filters.PriceQuery, COSTS),
+    write(O, "PUT", "/prices/{profile}", "cost.set_price", PriceFacts, "Set the price of a profile's machine-hour", bodies.SetPrice, guarded=True),
+
+    read(O, "/organizations", "identity.list_organizations", Page[OrganizationFacts], "List organizations", filters.ListQuery),
+    read(O, "/organizations/{id}", "identity.get_organization", OrganizationFacts, "Show an organization"),
+    write(O, "POST", "/organizations", "identity.create_organization", OrganizationFacts, "Create an organization", bodies.CreateOrganization, 201),
+    read(O, "/tenants", "identity.list_tenants", Page[TenantFacts], "List tenants", filters.TenantQuery),
+    read(O, "/tenants/{id}", "identity.get_tenant", TenantFacts, "Show a tenant"),
+    write(O, "POST", "/tenants", "identity.create_tenant", TenantFacts, "Create a tenant", bodies.CreateTenant, 201),
+    read(O, "/grants", "identity.list_grants", Page[GrantFacts], "List grants: who may do what where", filters.GrantQuery),
+    write(O, "POST", "/grants", "identity.create_grant", GrantFacts, "Give a role", bodies.CreateGrant, 201, fill=Fill.ISSUER),
+    write(O, "DELETE", "/grants/{id}", "identity.revoke_grant", GrantFacts, "Take a role away"),
+
+    read(BOTH, "/events", "audit.list_events", Page[answers.EventDocument], "List events, oldest first", filters.EventQuery),
+    read(O, "/timeline/{entity_id}", "audit.get_timeline", Page[Document], "The life of one machine, cluster, …", filters.PageQuery),
+    read(O, "/audit/gaps", "audit.list_gaps", Document, "Gaps in the services' event sequences"),
+    read(O, "/audit/export", "audit.export_events", Page[answers.EventDocument], "Export events page by page", filters.EventQuery),
+
+    read(O, "/projections", f"{Owner.OF_SERVICE}.projections", Document, "List a service's projections", filters.ServiceQuery),
+    write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection from its stream and compare"),
+    read(O, "/services/{service}/dead-letters", f"{Owner.OF_SERVICE}.dead_letters", Page[answers.DeadLetter], "List messages that a service could not handle", filters.PageQuery),
+    write(O, "POST", "/services/{service}/dead-letters/{id}/redrive", f"{Owner.OF_SERVICE}.redrive", Document, "Have a dead letter handled again"),
+)
+# fmt: on
