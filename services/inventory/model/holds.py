@@ -18,7 +18,7 @@ S = MachineState
 AUTOMATION = "system:"
 RECONCILE = "system:reconcile"
 NETBOX = "system:netbox"
-SERIAL_CHANGED = "serial-changed"
+IDENTITY_CHANGED = "identity-changed"
 # Work is under way on it: a quarantine waits for the end of the step instead of tearing it away.
 BUSY = (S.ENROLLING, S.SANITIZING, S.VALIDATING)
 _FATAL = ("critical", "fatal", "fail", "failed", "error", "high")
@@ -39,7 +39,7 @@ def add_hold(machine: Machine, hold: Hold) -> Decision:
 
 
 def remove_hold(machine: Machine, hold_id: str, by: str, now: datetime) -> Decision:
-    """Take a hold back. Whoever removes a "serial changed" hold says that the new hardware is right."""
+    """Take a hold back. Whoever removes an "identity changed" hold says that the new hardware is right."""
     hold = machine.hold(hold_id)
     if hold is None:
         return refusal("no_such_hold", f"{machine.name} has no hold {hold_id}", "List its holds: GET the machine.")
@@ -47,20 +47,20 @@ def remove_hold(machine: Machine, hold_id: str, by: str, now: datetime) -> Decis
         return refusal("foreign_hold", f"the hold is {hold.owner}'s; {by} may not clear it", "Ask its owner.")
     rest = tuple(other for other in machine.holds if other.id != hold_id)
     change = Change(machine).noted(holds=rest)
-    if hold_id == automatic_hold(machine.id, NETBOX, SERIAL_CHANGED, "", now).id and not by.startswith(AUTOMATION):
+    if hold_id == automatic_hold(machine.id, NETBOX, IDENTITY_CHANGED, "", now).id and not by.startswith(AUTOMATION):
         change = accept_new_hardware(change, now)
     return change.answer(hold_id=hold_id)
 
 
 def accept_new_hardware(change: Change, now: datetime) -> Change:
-    """Take NetBox's serial number; every proof was of the old hardware, so it must be enrolled again."""
+    """Take the source's word for what it is; every proof was of the old hardware, so it must be enrolled again."""
     machine = change.machine
-    change = change.noted(serial=machine.netbox_serial).quietly(proof_after=now, inspected_at=None, inspection=None)
+    change = change.noted(**machine.theirs).quietly(proof_after=now, inspected_at=None, inspection=None)
     if machine.state is not S.AVAILABLE:
         return change
     reason = Problem(
         code="machine.hardware_changed",
-        message=f"{machine.name} is new hardware (serial number {machine.netbox_serial})",
+        message=f"{machine.name} is other hardware now (serial number {change.machine.serial})",
         next_step="Release the quarantine: it is inspected, wiped and validated again.",
     )
     return change.moved(QUARANTINE, now, reason=reason)

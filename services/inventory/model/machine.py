@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydantic import Field
+
 from libs.contracts.inventory import (
     Health,
     Hold,
@@ -39,13 +41,13 @@ class Machine(MachineFacts):
     """The published facts and what only inventory needs to decide.
 
     `proof_after`: a sanitise or a verdict counts only when it is newer than this moment (its last tenant, repair or
-    hardware change). `wanted_sanitise_run` and `wanted_validate_run` are the runs that we asked for and still await.
+    hardware change). `theirs` is the source's word on the fields that identify it. `wanted_sanitise_run` and
+    `wanted_validate_run` are the runs that we asked for and still await.
     """
 
     rack_id: str = ""
     netbox_status: str = ""
-    netbox_serial: str = ""
-    netbox_seen_at: datetime | None = None
+    theirs: dict[str, str] = Field(default_factory=dict)
     source_problem: str = ""
     inspection: Inspection | None = None
     inspected_at: datetime | None = None

@@ -1,0 +1,1 @@
+"""Where machines come from: the port, NetBox, a manifest file, and a twin for tests."""

@@ -1,0 +1,200 @@
+"""Take a walk over the source into the books: sites, racks, types, then machines in small transactions.
+
+Every step is level-based and may be repeated; the position moves on only at the end. What a walk did not see is
+concluded from a full walk alone, and then only holds a machine, never removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Table
+
+from libs.bus.context import Context
+from libs.contracts.ids import derived_uuid, is_uuid
+from libs.contracts.inventory import (
+    DeviceTypeFacts,
+    DeviceTypeUpdated,
+    MachineState,
+    ProfileFacts,
+    RackFacts,
+    RackUpdated,
+    SiteFacts,
+    SiteUpdated,
+)
+from libs.contracts.message import Message
+from services.inventory import store
+from services.inventory.adapters.source import Walk
+from services.inventory.model.machine import Change
+from services.inventory.model.source import (
+    DeviceProblem,
+    SourceDevice,
+    bad_record,
+    duplicates,
+    missing,
+    profile_for,
+    register,
+    set_duplicates,
+    update,
+    written_fields,
+)
+
+# A transaction of this many machines lasts tens of milliseconds, so that commands for them hardly wait.
+BATCH = 100
+
+Transactions = Callable[[], AbstractAsyncContextManager[Context]]
+
+
+@dataclass
+class Intake:
+    """What came of a walk."""
+
+    changed: int = 0
+    problems: list[DeviceProblem] = field(default_factory=list)
+
+
+def machine_id_of(device: SourceDevice, by_netbox_id: dict[int, str], known: set[str]) -> str | DeviceProblem:
+    """Our id of a device: the one we gave it, else the one it carries, else one made from its key.
+
+    A device that carries the id of another device's machine (a copied record) is a problem, not that machine.
+    """
+    if device.netbox_id is not None and device.netbox_id in by_netbox_id:
+        return by_netbox_id[device.netbox_id]
+    if device.machine_id and is_uuid(device.machine_id):
+        if device.machine_id in known and device.machine_id in by_netbox_id.values():
+            words = f"its slipway_machine_id {device.machine_id} belongs to another device; clear the field"
+            return DeviceProblem(device.key, device.netbox_id, device.name, words)
+        return device.machine_id
+    return derived_uuid(*device.key.split(":", 1))
+
+
+async def take_in(walk: Walk, transaction: Transactions) -> Intake:
+    """Apply the walk. Raises Transient when a machine was changed meanwhile: the next walk brings it again."""
+    result = Intake(problems=list(walk.problems))
+    async with transaction() as ctx:
+        await _places(ctx, walk)
+        by_netbox_id, known = await store.machine_keys(ctx.conn)
+        profiles = await store.profiles(ctx.conn)
+    wanted: dict[str, SourceDevice] = {}
+    for device in walk.devices:
+        found = machine_id_of(device, by_netbox_id, known)
+        if isinstance(found, DeviceProblem):
+            result.problems.append(found)
+        else:
+            wanted[found] = device
+    ids = sorted(wanted)
+    for first in range(0, len(ids), BATCH):
+        async with transaction() as ctx:
+            part = {key: wanted[key] for key in ids[first : first + BATCH]}
+            result.changed += await _machines(ctx, part, profiles)
+    async with transaction() as ctx:
+        result.changed += await _bad_records(ctx, result.problems, by_netbox_id)
+        if walk.full:
+            bad = {by_netbox_id[p.netbox_id] for p in result.problems if p.netbox_id in by_netbox_id}
+            result.changed += await _missing(ctx, known - set(wanted) - bad)
+    if result.changed or walk.full:
+        async with transaction() as ctx:
+            result.changed += await _duplicates(ctx)
+    return result
+
+
+async def _machines(ctx: Context, wanted: dict[str, SourceDevice], profiles: Sequence[ProfileFacts]) -> int:
+    known = await store.lock_all(ctx.conn, wanted)
+    new: list[Change] = []
+    changed = 0
+    for machine_id, device in wanted.items():
+        profile = profile_for(device.device_type, profiles)
+        machine = known.get(machine_id)
+        if machine is None:
+            new.append(register(machine_id, device, profile, ctx.now))
+            continue
+        change = update(machine, device, profile, ctx.now)
+        await store.save(ctx, machine, change)
+        changed += bool(change.events)
+        if device.owned is not None and not _same_fields(device.owned, written_fields(change.machine)):
+            await store.want_written(ctx, change.machine)
+    await store.add_machines(ctx, new)
+    return changed + len(new)
+
+
+def _same_fields(theirs: Any, ours: dict[str, str | None]) -> bool:
+    """Whether the source shows our own fields as we wrote them; it may write a time in another form."""
+    return all(_plain(theirs.get(name)) == _plain(value) for name, value in ours.items())
+
+
+def _plain(value: str | None) -> str | datetime:
+    text = value or ""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+async def _bad_records(ctx: Context, problems: Iterable[DeviceProblem], by_netbox_id: dict[int, str]) -> int:
+    words = {by_netbox_id[p.netbox_id]: p.problem for p in problems if p.netbox_id in by_netbox_id}
+    for machine in (await store.lock_all(ctx.conn, words)).values():
+        await store.save(ctx, machine, bad_record(machine, words[machine.id]))
+    return 0
+
+
+async def _missing(ctx: Context, machine_ids: set[str]) -> int:
+    changed = 0
+    for machine in (await store.lock_all(ctx.conn, machine_ids)).values():
+        if machine.state is MachineState.RETIRED:
+            continue
+        change = missing(machine, ctx.now)
+        await store.save(ctx, machine, change)
+        changed += bool(change.events)
+    return changed
+
+
+async def _duplicates(ctx: Context) -> int:
+    """Compare all with all, because a new record may share something with one that did not change."""
+    shared = duplicates(await store.known_machines(ctx.conn))
+    held = await store.held_as_duplicates(ctx.conn)
+    changed = 0
+    for machine in (await store.lock_all(ctx.conn, {*shared, *held})).values():
+        change = set_duplicates(machine, shared.get(machine.id, ()), ctx.now)
+        await store.save(ctx, machine, change)
+        changed += bool(change.events)
+    return changed
+
+
+async def _places(ctx: Context, walk: Walk) -> None:
+    await _put(ctx, store.site_table, "slug", [asdict(site) for site in walk.sites], _site_event)
+    await _put(ctx, store.rack_table, "id", [asdict(rack) for rack in walk.racks], _rack_event)
+    await _put(ctx, store.device_type_table, "slug", [asdict(kind) for kind in walk.device_types], _type_event)
+
+
+def _site_event(row: dict[str, Any]) -> Message:
+    return SiteUpdated(site=SiteFacts.model_validate(row))
+
+
+def _rack_event(row: dict[str, Any]) -> Message:
+    return RackUpdated(rack=RackFacts.model_validate(row))
+
+
+def _type_event(row: dict[str, Any]) -> Message:
+    return DeviceTypeUpdated(device_type=DeviceTypeFacts.model_validate(row))
+
+
+async def _put(
+    ctx: Context, table: Table, key: str, rows: Sequence[dict[str, Any]], event: Callable[[dict[str, Any]], Message]
+) -> None:
+    """Write what differs from what is kept, and say so."""
+    kept = await store.rows_by_key(ctx.conn, table, key)
+    for row in rows:
+        before = kept.get(row[key], {"version": 0})
+        after = {**before, **row, "version": before["version"] + 1}
+        if all(before.get(name) == value for name, value in row.items()) and before["version"]:
+            continue
+        await store.put_row(ctx.conn, table, key, after)
+        ctx.emit(event(after), entity_id=row[key], entity_version=after["version"], site=_site_of(table, row))
+
+
+def _site_of(table: Table, row: dict[str, Any]) -> str:
+    return str(row["slug"] if table is store.site_table else row.get("site", "-"))
