@@ -16,6 +16,7 @@ TEMPLATE_UNKNOWN = "template.unknown"
 PROFILE_UNKNOWN = "profile.unknown"
 SITE_UNKNOWN = "site.unknown"
 WRONG_STATE = "cluster.wrong_state"
+WRONG_NODE_COUNT = "cluster.wrong_node_count"
 NOT_PASSED = "validation.not_passed"
 KEYS_NOT_CONFIRMED = "ssh_keys.not_confirmed"
 NO_ADDRESS = "deploy.no_address"
@@ -70,3 +71,11 @@ def too_many_nodes(template: str, most: int, wanted: int) -> Problem:
 
 def unknown(code: str, kind: str, name: str) -> Problem:
     return Problem(code=code, message=f"There is no {kind} {name!r}.", next_step=f"List what there is: GET /{kind}s")
+
+
+def wrong_node_count(cluster_id: str, wanted: int, got: int) -> Problem:
+    return Problem(
+        code=WRONG_NODE_COUNT,
+        message=f"Cluster {cluster_id} was to have {wanted} nodes, not {got}.",
+        next_step="Look at its operation; this is a fault of the process.",
+    )

@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`site` is None until machines of one site are held; `operation_id` is the operation working on it, or the last."""
+    """`site` is None until machines of one site are held; `operation_id` is what works on it, or worked last."""
 
     id: str
     name: str

@@ -122,7 +122,9 @@ def refusal(profile: str, site: str | None, wanted: int, seen: Availability, mac
         next_step = "Ask for a profile and site that have machines: GET /profiles/{name}/availability shows them."
     else:
         others = ", ".join(f"{number} {reason}" for reason, number in _sorted(seen.by_reason) if reason != FREE)
-        message = f"{wanted} machines of profile {profile!r} were asked for{where}; {seen.free} of {seen.total} are free"
+        message = (
+            f"{wanted} machines of profile {profile!r} were asked for{where}; {seen.free} of {seen.total} are free"
+        )
         if site is None and seen.free >= wanted:
             message += f", at most {seen.most_at_one_site} at one site"
         message += f" (the others: {others})." if others else "."

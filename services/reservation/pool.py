@@ -116,9 +116,8 @@ def _taking(wanted: Wanted, site: str, *, alone: bool) -> Any:
     order = (ranked.c.split, ranked.c.rack, ranked.c.machine_id)
     chosen = select(ranked, func.row_number().over(order_by=order).label("place")).order_by(*order).limit(count)
     picked = chosen.cte("picked")
-    ids = func.unnest(literal(list(wanted.claim_ids), ARRAY(Text))).table_valued(
-        column("id", Text), with_ordinality="place", name="ids"
-    )
+    given = func.unnest(literal(list(wanted.claim_ids), ARRAY(Text)))
+    ids = given.table_valued(column("id", Text), with_ordinality="place", name="ids").render_derived()
     source = (
         select(
             ids.c.id,

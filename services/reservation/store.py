@@ -48,7 +48,7 @@ reservation_table = Table(
     Column("ttl_seconds", Integer, nullable=False),
     Column("cluster_id", Text),
     Column("expires_at", DateTime(timezone=True)),
-    Column("refusal", JSONB),
+    Column("refusal", JSONB(none_as_null=True)),
     Column("created_at", DateTime(timezone=True), nullable=False),
     Column("version", Integer, nullable=False),
 )
@@ -119,7 +119,7 @@ async def _with_claims(conn: AsyncConnection, row: Row[Any]) -> Reservation:
         tenant=row.tenant,
         profile=row.profile,
         site=row.site,
-        count=row.count,
+        count=row._mapping["count"],  # Row.count is the tuple's method
         state=ClaimState(row.state),
         ttl_seconds=row.ttl_seconds,
         created_at=row.created_at,

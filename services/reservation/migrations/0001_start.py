@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from alembic import op
+
 from libs.runtime.migrations import bus_tables, grants, projection_tables
 
 revision = "0001"
