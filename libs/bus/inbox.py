@@ -131,7 +131,8 @@ class Inbox:
     async def wait(self) -> None:
         """Wait until something landed, or for the idle time."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), IDLE_SECONDS)
+            async with asyncio.timeout(IDLE_SECONDS):
+                await self._woken.wait()
 
     async def work_once(self) -> int:
         """Handle one batch. Returns how many messages were claimed."""

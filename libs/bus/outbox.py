@@ -116,7 +116,8 @@ class Outbox:
                 continue
             if not moved:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), IDLE_SECONDS)
+                    async with asyncio.timeout(IDLE_SECONDS):
+                        await self._woken.wait()
 
     async def relay_once(self) -> int:
         """Number and publish one batch of events and one of commands. Returns how many were acknowledged."""
@@ -151,7 +152,8 @@ class Outbox:
     async def _publish(self, rows: Sequence[_Row]) -> None:
         """Publish pipelined, in order; mark what was acknowledged. Raises on the first refusal."""
         futures = [await self.js.publish_async(row.subject, row.stamped(), headers=row.headers()) for row in rows]
-        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), ACK_TIMEOUT_SECONDS)
+        async with asyncio.timeout(ACK_TIMEOUT_SECONDS):
+            results = await asyncio.gather(*futures, return_exceptions=True)
         kept = [row for row, result in zip(rows, results, strict=True) if not isinstance(result, BaseException)]
         await self._mark(kept)
         failed = next((result for result in results if isinstance(result, BaseException)), None)

@@ -172,6 +172,6 @@ def bus_ddl(schema: str) -> list[str]:
         f"""CREATE TABLE {schema}.idempotency (
             key text NOT NULL, actor text NOT NULL, request_digest text NOT NULL, answer jsonb NOT NULL,
             created_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (key, actor))""",
-        f"CREATE TABLE {schema}.epoch (only boolean PRIMARY KEY DEFAULT true CHECK (only), epoch integer NOT NULL)",
+        f"CREATE TABLE {schema}.epoch (single boolean PRIMARY KEY DEFAULT true CHECK (single), epoch integer NOT NULL)",
         f"INSERT INTO {schema}.epoch (epoch) VALUES (1)",
     ]

@@ -25,6 +25,7 @@ from libs.bus.topology import event_stream
 from libs.contracts.envelope import BadMessage, Envelope, decode
 from libs.projection.projection import Projection, digest
 from libs.runtime.database import Database
+from libs.runtime.tasks import TaskSet
 
 BATCH = 500
 FETCH_TIMEOUT_SECONDS = 2.0
@@ -66,9 +67,10 @@ class Projector:
 
     async def run(self) -> None:
         """Project all streams until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with TaskSet() as tasks:
             for stream in self.projection.streams:
-                group.create_task(self._run_stream(stream))
+                tasks.add(self._run_stream(stream))
+            await tasks.first_end()
 
     async def _run_stream(self, stream: str) -> None:
         while True:

