@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from provisioning_world import know_site, know_tenant, prepare, public_key, wanted
 
 from libs.contracts.calls import Answer
 from libs.contracts.envelope import Envelope
@@ -20,6 +19,7 @@ from libs.contracts.provisioning import (
 from libs.contracts.replies import Problem, Reply, ok
 from libs.testing.kit import ServiceKit
 from services.provisioning.app import service
+from tests.unit.services.provisioning.provisioning_world import know_site, know_tenant, prepare, public_key, wanted
 
 ACME = ("acme",)
 

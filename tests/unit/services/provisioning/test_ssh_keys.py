@@ -51,9 +51,14 @@ def test_the_fingerprint_is_the_one_openssh_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "encryption", [NoEncryption(), BestAvailableEncryption(b"secret")], ids=["plain", "with a passphrase"]
+    ("form", "encryption"),
+    [
+        (PrivateFormat.OpenSSH, NoEncryption()),
+        (PrivateFormat.PKCS8, NoEncryption()),
+        (PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")),
+    ],
+    ids=["OpenSSH", "PKCS8", "PKCS8 with a passphrase"],
 )
-@pytest.mark.parametrize("form", [PrivateFormat.OpenSSH, PrivateFormat.PKCS8])
 def test_private_keys_are_told_apart_and_never_repeated(
     form: PrivateFormat, encryption: NoEncryption | BestAvailableEncryption
 ) -> None:

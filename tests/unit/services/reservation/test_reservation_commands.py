@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pool_events import PROFILE, machine, on_hold, quarantined, told
 from sqlalchemy import insert, select, text
 from sqlalchemy.exc import IntegrityError
 
@@ -16,6 +15,7 @@ from libs.testing.kit import ServiceKit
 from services.reservation import sweeps
 from services.reservation.app import service
 from services.reservation.store import claim_table
+from tests.unit.services.reservation.pool_events import PROFILE, machine, on_hold, quarantined, told
 
 
 @pytest.fixture

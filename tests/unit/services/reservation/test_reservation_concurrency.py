@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from pool_events import PROFILE, machine, told
 from sqlalchemy import func, select
 
 from libs.contracts.replies import Reply
@@ -17,6 +16,7 @@ from services.reservation import availability
 from services.reservation.app import service
 from services.reservation.handlers import COMMANDS
 from services.reservation.store import claim_table
+from tests.unit.services.reservation.pool_events import PROFILE, machine, told
 
 MACHINES = 40
 
