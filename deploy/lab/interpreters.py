@@ -8,12 +8,14 @@ runs inside such an environment is the part's own business.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from libs.runtime.processes import StartError
@@ -132,28 +134,43 @@ def _download_python(minimum: tuple[int, int], var: Path) -> Path:
     )
 
 
-def make_venv(
-    folder: Path, python: Path, requirements: Path, on_progress: Callable[[str], None] = quiet, clean: bool = True
-) -> None:
+def venv_is_complete(folder: Path, requirements: Path) -> bool:
+    """True when `make_venv` has nothing to do for `folder` and `requirements`."""
+    marker = folder / MARKER
+    if not (marker.exists() and (folder / "bin" / "python").exists()):  # A removed interpreter leaves a dead link.
+        return False
+    return marker.read_text() == _digest(requirements)
+
+
+def make_venv(folder: Path, python: Path, requirements: Path, on_progress: Callable[[str], None] = quiet) -> None:
     """Make a virtual environment in `folder` holding exactly `requirements` (pinned; no dependencies are added).
 
-    Harmless when it is complete already. Only wheels are installed: nothing is compiled, so no C
-    compiler or header is needed. `clean` removes a half-made or outdated one first. Raises StartError.
+    Harmless when it is complete already; a half-made or outdated one is made again. Only wheels are
+    installed: nothing is compiled, so no C compiler or header is needed. Raises StartError.
     """
-    marker = folder / MARKER
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    if marker.exists() and marker.read_text() == digest and (folder / "bin" / "python").exists():
+    if venv_is_complete(folder, requirements):
         return
-    marker.unlink(missing_ok=True)
-    if clean:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     on_progress(f"installing {requirements.parent.name}'s packages into {folder}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     uv = str(uv_executable())
-    run_tool([uv, "venv", "--allow-existing", "--python", str(python), str(folder)], f"making {folder}")
+    run_tool([uv, "venv", "--python", str(python), str(folder)], f"making {folder}")
     install = [uv, "pip", "install", "--python", str(folder / "bin" / "python"), "--no-deps", "--only-binary", ":all:"]
     run_tool([*install, "-r", str(requirements)], f"installing {requirements}")
-    write_marker(marker, digest)
+    write_marker(folder / MARKER, _digest(requirements))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@contextmanager
+def one_at_a_time(lock_file: Path) -> Iterator[None]:
+    """Hold `lock_file` while the body runs; a second process waits. The kernel lets go when a holder dies."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 def write_marker(marker: Path, text: str) -> None:

@@ -1,7 +1,7 @@
 """One NetBox: its environment, configuration, secrets and servers (web, Redis, background worker).
 
-NetBox is the released application, unpatched, below `var/lab/netbox`. Its secrets are made once and
-kept; its configuration file is written anew on every start, so that a change of ports takes effect.
+NetBox is the released application below `var/lab/netbox`, without GraphQL (see `lab_wsgi.py`). Its
+secrets are made once and kept; its configuration file is written anew on every start, so that a change of ports takes effect.
 The database and what is in it are left to others.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from deploy.lab.interpreters import find_python, make_venv, quiet, run_tool
+from deploy.lab.interpreters import find_python, make_venv, quiet, run_tool, venv_is_complete
 from deploy.lab.netbox.postgres import PostgresFacts
 from libs.runtime.processes import Process, StartError, tcp_ready
 
@@ -49,10 +49,14 @@ def pinned_version() -> str:
 
 @dataclass(frozen=True)
 class Instance:
-    """The NetBox below `var`. Methods are harmless when their work is done already."""
+    """The NetBox whose state is below `var` and whose programs are below `software`.
+
+    Methods are harmless when their work is done already.
+    """
 
     var: Path
     ports: NetBoxPorts
+    software: Path
 
     @property
     def home(self) -> Path:
@@ -60,7 +64,7 @@ class Instance:
 
     @property
     def venv(self) -> Path:
-        return self.var / "lab" / "netbox-venv"
+        return self.software / "lab" / "netbox-venv"
 
     @property
     def root(self) -> Path:
@@ -82,13 +86,18 @@ class Instance:
     @property
     def env(self) -> dict[str, str]:
         """What NetBox's own programs need in their environment."""
-        return {"NETBOX_ROOT": str(self.root), "DJANGO_SETTINGS_MODULE": "netbox.settings", "PYTHONPATH": ""}
+        return {
+            "NETBOX_ROOT": str(self.root),
+            "DJANGO_SETTINGS_MODULE": "netbox.settings",
+            "PYTHONPATH": "",
+            "PYTHONDONTWRITEBYTECODE": "",  # Compiling NetBox anew on each start would double its time and memory.
+        }
 
     def install(self, on_progress: Callable[[str], None] = quiet) -> None:
         """Make the environment and NetBox's folders. Raises StartError."""
-        if not (self.venv / "bin" / "netbox").exists():
+        if not venv_is_complete(self.venv, REQUIREMENTS):
             on_progress(f"looking for Python {MINIMUM_PYTHON[0]}.{MINIMUM_PYTHON[1]} or newer")
-        make_venv(self.venv, find_python(MINIMUM_PYTHON, self.var), REQUIREMENTS, on_progress)
+            make_venv(self.venv, find_python(MINIMUM_PYTHON, self.software), REQUIREMENTS, on_progress)
         self.home.mkdir(parents=True, exist_ok=True)
         if not (self.root / "conf" / "__init__.py").exists():
             run_tool([str(self.venv / "bin" / "netbox"), "setup", "--target", str(self.root)], "netbox setup")
@@ -204,6 +213,7 @@ def _settings(root: Path, ports: NetBoxPorts, database: PostgresFacts, kept: dic
         "MEDIA_ROOT": str(root / "media"),
         "REPORTS_ROOT": str(root / "reports"),
         "SCRIPTS_ROOT": str(root / "scripts"),
+        "GRAPHQL_ENABLED": False,
         "ISOLATED_DEPLOYMENT": True,
         "CENSUS_REPORTING_ENABLED": False,
         "RELEASE_CHECK_URL": None,

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from deploy.lab.fleet import Fleet, load_fleet
-from deploy.lab.interpreters import quiet
+from deploy.lab.interpreters import one_at_a_time, quiet
 from deploy.lab.netbox.instance import Instance, NetBoxPorts
 from deploy.lab.netbox.leftovers import end_leftovers
 from deploy.lab.netbox.postgres import PostgresServer
@@ -24,21 +24,27 @@ from libs.runtime.processes import Process, require_free_disk
 
 @dataclass(frozen=True)
 class NetBoxLab:
-    """The NetBox of the folder `var` (absolute). `with_worker` adds the background worker that webhooks need."""
+    """The NetBox of the folder `var` (absolute).
+
+    `software` is the `var` folder that the programs are installed below, when it is another one:
+    several NetBoxes with a state of their own can share one installation. `with_worker` adds the
+    background worker that webhooks need.
+    """
 
     var: Path
     ports: NetBoxPorts
     on_progress: Callable[[str], None] = quiet
     with_worker: bool = False
+    software: Path | None = None
 
     @cached_property
     def instance(self) -> Instance:
-        return Instance(self.var, self.ports)
+        return Instance(self.var, self.ports, self.software or self.var)
 
     @cached_property
     def postgres(self) -> PostgresServer:
         """The PostgreSQL server: `.facts` says how to reach it, `.create_database(name)` adds one for a neighbour."""
-        return PostgresServer(self.var, self.ports.postgres)
+        return PostgresServer(self.var, self.ports.postgres, self.software or self.var)
 
     @cached_property
     def schema(self) -> Schema:
@@ -68,13 +74,15 @@ class NetBoxLab:
         self.var.mkdir(parents=True, exist_ok=True)
         if not self.instance.venv.exists():
             require_free_disk(self.var)
-        self.instance.install(self.on_progress)
-        self.postgres.install(self.on_progress)
+        with one_at_a_time((self.software or self.var) / "lab" / "netbox.lock"):
+            self.instance.install(self.on_progress)
+            self.postgres.install(self.on_progress)
 
     def start_postgres(self) -> None:
         """Start only PostgreSQL, for a neighbour that does not need NetBox. Installs it when missing."""
         self.var.mkdir(parents=True, exist_ok=True)
-        self.postgres.install(self.on_progress)
+        with one_at_a_time((self.software or self.var) / "lab" / "netbox.lock"):
+            self.postgres.install(self.on_progress)
         self.postgres.start()
 
     def start(self) -> None:

