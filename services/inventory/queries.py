@@ -175,15 +175,7 @@ async def list_sources(conn: AsyncConnection, call: Call) -> Answer:
     waiting = (
         await conn.execute(select(store.writeback_table).order_by(store.writeback_table.c.due_at).limit(50))
     ).mappings()
-    writes = [
-        {
-            "netbox_id": w["netbox_id"],
-            "machine_id": w["machine_id"],
-            "attempts": w["attempts"],
-            "error": w["last_error"],
-        }
-        for w in waiting
-    ]
+    writes = [{name: w[name] for name in ("netbox_id", "machine_id", "attempts", "last_error")} for w in waiting]
     items = [_source_body(dict(row), writes) for row in rows]
     return Answer(body={"items": items, "next_cursor": None, "as_of": items[0]["last_good_at"] if items else None})
 
