@@ -15,10 +15,11 @@ once, at the end.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 from collections import defaultdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal, getcontext
 from fractions import Fraction
 
@@ -34,7 +35,7 @@ def epoch(text):
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
-    since = moment.astimezone(timezone.utc).replace(microsecond=0) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    since = moment.astimezone(UTC).replace(microsecond=0) - datetime(1970, 1, 1, tzinfo=UTC)
     return since.days * 86400 + since.seconds
 
 
@@ -119,6 +120,12 @@ def rounded(amount):
     return format(exact.quantize(Decimal("0.01"), rounding=ROUND_HALF_EVEN), "f")
 
 
+def exact_text(price_seconds):
+    """Price x seconds, exactly: prices are decimals, so this always ends."""
+    value = Decimal(price_seconds.numerator) / Decimal(price_seconds.denominator)
+    return format(value.normalize(), "f") if value else "0"
+
+
 def recompute(events, until=None):
     """The document that is printed."""
     intervals, prices = intervals_and_prices(events)
@@ -136,8 +143,9 @@ def recompute(events, until=None):
     for group in sums.values():
         for entry in group.values():
             exact = entry.pop("exact")
+            entry["price_seconds"] = {currency: exact_text(exact[currency]) for currency in sorted(exact)}
             entry["amounts"] = {currency: rounded(exact[currency] / 3600) for currency in sorted(exact)}
-    total = sums.pop("all").get("all", {"seconds": 0, "unpriced_seconds": 0, "amounts": {}})
+    total = sums.pop("all").get("all", {"seconds": 0, "unpriced_seconds": 0, "amounts": {}, "price_seconds": {}})
     return {"clusters": sums["clusters"], "tenants": sums["tenants"], "total": total}
 
 
@@ -147,8 +155,10 @@ def main(arguments=None):
     parser.add_argument("--until", help="count running machines until this time, and nothing after it (RFC 3339)")
     options = parser.parse_args(arguments)
     until = epoch(options.until) if options.until else None
-    streams = [open(name, encoding="utf-8") for name in options.files] or [sys.stdin]
-    json.dump(recompute(read_events(streams), until), sys.stdout, indent=2, sort_keys=True)
+    with contextlib.ExitStack() as opened:
+        streams = [opened.enter_context(open(name, encoding="utf-8")) for name in options.files] or [sys.stdin]
+        result = recompute(read_events(streams), until)
+    json.dump(result, sys.stdout, indent=2, sort_keys=True)
     sys.stdout.write("\n")
 
 

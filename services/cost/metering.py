@@ -109,7 +109,8 @@ def start(meter: Meter | None, fact: NodeFact) -> Change:
             anomaly = f"started at {at.isoformat()}, before its last stop; billed from {meter.stopped_at.isoformat()}"
             at = meter.stopped_at
     line_start = max(at, period_start(fact.learnt_at))
-    line_id = derived_uuid(fact.cluster_id, fact.machine_id, at.isoformat())
+    # By the event, not by the time: a start that was moved to an earlier stop may begin at the same second again.
+    line_id = derived_uuid(fact.cluster_id, fact.machine_id, fact.event_id)
     opened = Meter(
         cluster_id=fact.cluster_id,
         machine_id=fact.machine_id,

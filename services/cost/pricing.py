@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from enum import StrEnum
+from itertools import pairwise
 
 from services.cost.metering import Line, whole, whole_seconds
 
@@ -118,6 +119,11 @@ def amount_of(price_seconds: Decimal, quantum: Decimal) -> Decimal:
     )
 
 
+def exact_text(value: Decimal) -> str:
+    """An exact decimal as plain text without trailing zeros: one text for one value."""
+    return format(_EXACT.normalize(value), "f") if value else "0"
+
+
 def price_at(prices: Sequence[Price], moment: datetime) -> Price | None:
     """The price valid in the second that begins at `moment`."""
     valid = [price for price in prices if whole(price.valid_from) <= moment]
@@ -138,7 +144,7 @@ def pieces(line: Line, book: PriceBook, window: Window, *, by: By, basis: Basis)
     cuts = {start, stop} | {whole(price.valid_from) for price in prices if start < whole(price.valid_from) < stop}
     cuts |= set(_borders(start, stop, by))
     moments = sorted(cuts)
-    for left, right in zip(moments, moments[1:], strict=False):
+    for left, right in pairwise(moments):
         yield Piece(line, left, line.sign * whole_seconds(left, right), price_at(prices, left))
 
 

@@ -102,6 +102,12 @@ def test_a_restart_that_overlaps_the_last_interval_bills_no_second_twice() -> No
     assert net(lines) == 7200 and len(anomalies) == 1
 
 
+def test_a_restart_at_the_second_of_an_empty_interval_is_a_line_of_its_own() -> None:
+    before, end = T0 - timedelta(hours=1), T0 + timedelta(hours=1)
+    lines, _ = lines_of(("start", T0, T0), ("stop", before, T0), ("start", before, T0), ("stop", end, end))
+    assert [line.seconds for line in lines] == [0, 3600]
+
+
 def test_a_stop_learnt_after_the_month_ended_leaves_the_months_line_and_books_a_correction() -> None:
     """Released 30 March 00:00, learnt 2 April: March was billed to its end, 48 h are taken back in April."""
     learnt = datetime(2026, 4, 2, 10, tzinfo=UTC)
