@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import structlog
+from nats.aio.client import Client
 from pydantic import ValidationError
 
 import libs.contracts.all  # noqa: F401  (every message type must be registered before the first one is read)
@@ -21,6 +22,8 @@ from libs.contracts.envelope import Envelope, now_utc
 from libs.contracts.ids import new_uuid
 from libs.contracts.message import Message
 from libs.contracts.replies import Reply
+from libs.runtime.health import Health
+from libs.runtime.logs import set_up_logging
 from services.satellite import observer
 from services.satellite.adapters.site import SettingMissing, open_site
 from services.satellite.commands import Attempt, execute
@@ -38,6 +41,7 @@ from services.satellite.settings import SatelliteSettings
 log = structlog.get_logger(__name__)
 EXIT_SETTINGS, EXIT_LEASE_LOST = 2, 3
 _PRUNE_SECONDS = 3600.0
+_PULSE_SECONDS = 1.0
 
 
 class Satellite:
@@ -45,6 +49,7 @@ class Satellite:
 
     def __init__(self, settings: SatelliteSettings, site: Site, journal: Journal, link: Link, lease: Lease) -> None:
         self.settings, self.site, self.journal, self.link, self.lease = settings, site, journal, link, lease
+        self._missing = ["still starting"]
         self.dispatcher = Dispatcher(
             settings.site,
             journal,
@@ -83,6 +88,7 @@ class Satellite:
             tasks.create_task(self.observer.watch(lambda: self.lease.valid))
             tasks.create_task(self._beat())
             tasks.create_task(self._prune())
+            tasks.create_task(self._pulse())
 
     async def _beat(self) -> None:
         await observer.heartbeat(
@@ -93,6 +99,19 @@ class Satellite:
             nodes_known=lambda: self.observer.nodes_known,
             problems=self.problems,
         )
+
+    async def _pulse(self) -> None:
+        """Show /healthz that the event loop turns, and keep what /readyz says in this thread's hands."""
+        health = Health(self.settings.metrics_host, self.settings.metrics_port, lambda: self._missing)
+        health.start()
+        log.info("health_door_open", port=health.port)
+        try:
+            while True:
+                self._missing = self.problems()
+                health.beat()
+                await asyncio.sleep(_PULSE_SECONDS)
+        finally:
+            health.stop()
 
     async def _prune(self) -> None:
         while True:
@@ -136,8 +155,7 @@ async def serve(settings: SatelliteSettings) -> None:
     journal = Journal(settings.state_dir / "journal.sqlite")
     try:
         site = open_site(settings)
-        user, password = settings.leaf_nats_user, settings.leaf_nats_password
-        client = await connect(settings.leaf_nats_url, user, password, f"satellite-{settings.site}")
+        client = await _connect(settings)
         # The lease and the dispatcher wake each other's parts; the link is made first with what both need.
         lease = Lease(client.jetstream(), holder_name(settings.state_dir), ttl_seconds=settings.lease_ttl_seconds)
         satellite: Satellite | None = None
@@ -165,6 +183,11 @@ async def serve(settings: SatelliteSettings) -> None:
         give_up_folder()
 
 
+async def _connect(settings: SatelliteSettings) -> Client:
+    password = settings.leaf_nats_password.get_secret_value() if settings.leaf_nats_password else None
+    return await connect(settings.leaf_nats_url, settings.leaf_nats_user, password, f"satellite-{settings.site}")
+
+
 async def _serve_until_signalled(settings: SatelliteSettings) -> None:
     task = asyncio.create_task(serve(settings))
     loop = asyncio.get_running_loop()
@@ -184,6 +207,7 @@ def main() -> int:
         for wrong in error.errors():
             print(f"SLIPWAY_{'_'.join(map(str, wrong['loc'])).upper()}: {wrong['msg']}", file=sys.stderr)
         return EXIT_SETTINGS
+    set_up_logging(f"satellite-{settings.site}", settings.log_format, settings.log_level)
     try:
         asyncio.run(_serve_until_signalled(settings))
     except (SettingMissing, StateFolderInUse, SiteError) as error:

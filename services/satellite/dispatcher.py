@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
+from prometheus_client import Counter, Gauge, Histogram
 
 from libs.contracts.envelope import Envelope, now_utc
 from libs.contracts.ids import is_slug
@@ -23,22 +23,18 @@ from services.satellite.messages import reply_envelope, reply_subject
 from services.satellite.model import objection
 
 log = structlog.get_logger(__name__)
+ANSWERED = Counter("slipway_satellite_commands_total", "Commands answered", ["command", "outcome"])
+SECONDS = Histogram(
+    "slipway_satellite_command_seconds",
+    "Time from begin to answer",
+    ["command"],
+    buckets=(0.1, 0.5, 1, 5, 15, 60, 300, 1800, 7200),
+)
+RUNNING = Gauge("slipway_satellite_commands_running", "Commands being worked on")
 # How long a command that may not be begun yet (clock, lease) waits before the question is asked again.
 RECHECK_SECONDS = 1.0
 
 Execute = Callable[[Envelope, bool], Awaitable[Reply]]
-
-
-@dataclass
-class Counters:
-    """For metrics: commands answered by (type, outcome), and seconds spent by type."""
-
-    answered: dict[tuple[str, str], int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def count(self, command: str, outcome: str, seconds: float) -> None:
-        self.answered[command, outcome] = self.answered.get((command, outcome), 0) + 1
-        self.seconds[command] = self.seconds.get(command, 0.0) + seconds
 
 
 class Dispatcher:
@@ -65,9 +61,9 @@ class Dispatcher:
         self._limit = limit
         self._clock = clock
         self._awake = asyncio.Event()
+        RUNNING.set_function(lambda: len(self._running))
         self._running: dict[str, asyncio.Task[None]] = {}
         self._broken: BaseException | None = None
-        self.counters = Counters()
 
     @property
     def running(self) -> int:
@@ -144,7 +140,8 @@ class Dispatcher:
         answer = reply_envelope(self._site, command, reply, now) if asked else None
         subject = reply_subject(self._site, command.replyto or "") if asked else ""
         self._journal.finish(command.id, reply.outcome.value, answer, subject, now)
-        self.counters.count(command.type, reply.outcome.value, seconds)
+        ANSWERED.labels(command.type, reply.outcome.value).inc()
+        SECONDS.labels(command.type).observe(seconds)
         problem = {"code": reply.problem.code, "problem": reply.problem.message} if reply.problem else {}
         log.info(
             "command_answered", outcome=reply.outcome.value, seconds=round(seconds, 3), **problem, **_about(command)

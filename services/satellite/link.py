@@ -41,8 +41,11 @@ _CLOCK_SECONDS = 30.0
 async def connect(url: str, user: str | None, password: str | None, name: str) -> Client:
     """A client that reconnects for ever; waits until the leaf server answers for the first time."""
 
-    async def said(what: str) -> None:
-        log.info("nats_" + what)
+    async def disconnected() -> None:
+        log.warning("nats_disconnected")
+
+    async def reconnected() -> None:
+        log.info("nats_reconnected")
 
     return await nats.connect(
         url,
@@ -52,8 +55,8 @@ async def connect(url: str, user: str | None, password: str | None, name: str) -
         max_reconnect_attempts=-1,
         reconnect_time_wait=0.5,
         ping_interval=10,
-        disconnected_cb=lambda: said("disconnected"),
-        reconnected_cb=lambda: said("reconnected"),
+        disconnected_cb=disconnected,
+        reconnected_cb=reconnected,
         error_cb=_note_error,
         allow_reconnect=True,
     )
@@ -144,7 +147,7 @@ class Link:
             self._hub_heard_at = time.monotonic()
             # Commands that came while the lease was lost belong to the other satellite: not acknowledged, they
             # are delivered again, to it.
-            if self._may_pull():
+            if messages and self._may_pull():
                 await self._land(messages)
 
     async def _land(self, messages: Sequence[Msg]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from libs.runtime.settings import ProcessSettings
 
 
-class SatelliteSettings(BaseSettings):
+class SatelliteSettings(ProcessSettings):
     """One satellite's configuration; a file that is needed by the chosen adapters is checked at the start."""
 
     model_config = SettingsConfigDict(env_prefix="SLIPWAY_", frozen=True, extra="ignore")
@@ -17,13 +19,10 @@ class SatelliteSettings(BaseSettings):
     site: str = Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
     leaf_nats_url: str = "nats://127.0.0.1:4222"
     leaf_nats_user: str | None = None
-    leaf_nats_password: str | None = None
+    leaf_nats_password: SecretStr | None = None
     hub_domain: str = "hub"
     site_adapters: Literal["real", "simulated"] = "real"
     state_dir: Path
-    metrics_port: int = 0  # 0: no health and metrics door
-    log_format: Literal["pretty", "json"] = "json"
-    log_level: str = "INFO"
 
     max_running_commands: int = Field(default=16, ge=1)
     lease_ttl_seconds: float = Field(default=15.0, ge=3.0)

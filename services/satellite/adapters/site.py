@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.satellite.adapters.keys import management_key
+from services.satellite.adapters.keys import make_management_key, public_line
 from services.satellite.adapters.secret_environment import EnvironmentSecrets
 from services.satellite.adapters.secret_file import FileSecrets
 from services.satellite.ports import Secrets, Site
@@ -44,13 +44,14 @@ def _simulated(settings: SatelliteSettings) -> Site:
         settings.faults_file,
         settings.simulated_step_seconds,
     )
-    access = SimulatedAccess(store, _public_key(settings))
+    access = SimulatedAccess(store, public_line(_management_key(settings)))
     return Site(SimulatedBareMetal(store, host_key), access, SimulatedRunner(store, access))
 
 
-def _public_key(settings: SatelliteSettings) -> str:
-    key = management_key(settings.state_dir / "management_key")
-    return key.export_public_key().decode().strip()
+def _management_key(settings: SatelliteSettings) -> Path:
+    path = settings.state_dir / "management_key"
+    make_management_key(path)
+    return path
 
 
 def _needed(path: Path | None, name: str) -> Path:
