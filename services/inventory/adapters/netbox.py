@@ -53,6 +53,17 @@ class _Bounded(requests.adapters.HTTPAdapter):
         return super().send(request, *args, **kwargs)
 
 
+class _Pages(Request):  # type: ignore[misc]  # pynetbox has no types
+    """A list whose every page must have the shape of one; pynetbox takes a bare [] or {} for a list, too."""
+
+    def _make_call(self, *args: Any, **kwargs: Any) -> Any:
+        page = super()._make_call(*args, **kwargs)
+        fine = isinstance(page, dict) and isinstance(page.get("results"), list) and isinstance(page.get("count"), int)
+        if not fine:
+            raise SourceUnavailable(f"NetBox answered {self.base} with no page of a list: {str(page)[:200]}")
+        return page
+
+
 @dataclass
 class RestNetBox:
     """A real NetBox. `token` is asked for at every call, so that a renewed one is used without a restart."""
@@ -97,7 +108,7 @@ class RestNetBox:
 
     def _list(self, api: Any, path: str, **filters: Any) -> list[Document]:
         """All pages of a list. Raises SourceUnavailable when they do not add up (NetBox changed while it was read)."""
-        request = Request(
+        request = _Pages(
             base=f"{api.base_url}/{path}/",
             filters={"ordering": "id", **filters},
             http_session=api.http_session,

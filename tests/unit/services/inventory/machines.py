@@ -36,7 +36,7 @@ def machine(**changes: Any) -> Machine:
         "gpu_model": H100,
         "gpu_count": 8,
         "serial": "1660223969975",
-        "netbox_serial": "1660223969975",
+        "theirs": {"serial": "1660223969975", "site": "fra1", "device_type": "nvidia-dgx-h100"},
         "bmc_address": "10.20.1.11",
         "state": S.EXPECTED,
         "state_since": START,
