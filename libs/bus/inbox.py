@@ -95,6 +95,8 @@ class Inbox:
             messages = await subscription.fetch(LAND_BATCH, timeout=5.0)
         except nats.errors.TimeoutError:
             return
+        if not messages:  # A fetch that the server ended early answers with nothing.
+            return
         await self.land(stream, messages)
         for message in messages:
             await message.ack()
