@@ -109,12 +109,14 @@ def confirm_claim(data: Data, item: Item) -> ConfirmClaim:
     )
 
 
-def _suite(data: Data, item: Item, suite: Suite, **more: object) -> RunSuite:
+def _suite(data: Data, item: Item, suite: Suite, login: dict[str, Any], **more: object) -> RunSuite:
     return RunSuite(
         run_id=derived_uuid(data["saga_id"], suite.value, item["claim_id"]),
         machine_id=item["id"],
+        machine_name=item["name"],
         site=data["site"],
         suite=suite,
+        **login,
         claim_id=item["claim_id"],
         requested_for=data["cluster_id"],
         expected={**data["expected"], "machine_name": item["name"], **more},
@@ -122,7 +124,7 @@ def _suite(data: Data, item: Item, suite: Suite, **more: object) -> RunSuite:
 
 
 def validate_out_of_band(data: Data, item: Item) -> RunSuite:
-    return _suite(data, item, Suite.OUT_OF_BAND)
+    return _suite(data, item, Suite.OUT_OF_BAND, {})
 
 
 def only_pass(reply: Data) -> Problem | None:
@@ -208,7 +210,7 @@ def keys_confirmed(reply: Data) -> Problem | None:
 
 
 def check_on_node(data: Data, item: Item) -> RunSuite:
-    return _suite(data, item, Suite.ON_NODE, hostname=item["node_name"], **_login(item))
+    return _suite(data, item, Suite.ON_NODE, _login(item), hostname=item["node_name"])
 
 
 def run_template(data: Data) -> ToSite:
