@@ -1,0 +1,1 @@
+"""Audit: every event, kept in order, for good. See README.md."""
