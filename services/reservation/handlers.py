@@ -73,7 +73,7 @@ async def hold_machines(ctx: Context, command: HoldMachines) -> Reply:
         return _no(flaw)
     found = await store.lock(ctx.conn, command.reservation_id)
     if found is not None:
-        return _again(found[0], command)
+        return _again(found.reservation, command)
     asked = Reservation(
         id=command.reservation_id,
         tenant=command.tenant,
@@ -85,7 +85,6 @@ async def hold_machines(ctx: Context, command: HoldMachines) -> Reply:
         created_at=ctx.now,
         cluster_id=command.cluster_id,
     )
-    await store.add(ctx.conn, asked)
     excluded = frozenset(command.exclude_machine_ids)
     claims = await pool.take(ctx.conn, _wanted(asked, tuple(new_uuid() for _ in range(command.count)), excluded))
     if claims is None:
@@ -93,7 +92,7 @@ async def hold_machines(ctx: Context, command: HoldMachines) -> Reply:
         after = replace(asked, state=ClaimState.REFUSED, refusal=problem)
     else:
         after = replace(asked, site=claims[0].site, expires_at=claims[0].expires_at, claims=claims)
-    await store.save(ctx.conn, asked, after)
+    await store.add(ctx.conn, after)
     announce(ctx, None, after)
     return _held(after) if after.refusal is None else _no(after.refusal)
 
@@ -123,8 +122,8 @@ async def confirm_claim(ctx: Context, command: ConfirmClaim) -> Reply:
     found = await store.lock(ctx.conn, command.reservation_id)
     if found is None:
         return _no(errors.reservation_not_found(command.reservation_id))
-    before, db_now = found
-    after = model.confirm(before, command.claim_id, command.accepted_version, db_now)
+    before = found.reservation
+    after = model.confirm(before, command.claim_id, command.accepted_version, found.now)
     if isinstance(after, Problem):
         return _no(after)
     await _keep(ctx, before, after)
@@ -136,7 +135,7 @@ async def replace_claim(ctx: Context, command: ReplaceClaim) -> Reply:
     found = await store.lock(ctx.conn, command.reservation_id)
     if found is None:
         return _no(errors.reservation_not_found(command.reservation_id))
-    before, _ = found
+    before = found.reservation
     held = before.claim(command.replacement_claim_id)
     if held is not None:
         return ok(machine=_machine(held))
@@ -151,8 +150,7 @@ async def replace_claim(ctx: Context, command: ReplaceClaim) -> Reply:
     claims = await pool.take(ctx.conn, wanted)
     if claims is None:
         return _no(await _why_not(ctx, before, 1, excluded))
-    in_use = await store.seen_in_use(ctx.conn, [old])
-    after = model.substitute(before, old.id, claims[0], old.id in in_use, command.reason)
+    after = model.substitute(before, old.id, claims[0], old.id in found.in_use, command.reason)
     await _keep(ctx, before, after)
     return ok(machine=_machine(claims[0]))
 
@@ -162,11 +160,10 @@ async def release_reservation(ctx: Context, command: ReleaseReservation) -> Repl
     found = await store.lock(ctx.conn, command.reservation_id)
     if found is None:
         return ok(released=0)
-    before, _ = found
-    live = [claim for claim in before.claims if claim.state.live]
-    after = model.release(before, await store.seen_in_use(ctx.conn, live), command.reason)
+    before = found.reservation
+    after = model.release(before, found.in_use, command.reason)
     await _keep(ctx, before, after)
-    return ok(released=len(live))
+    return ok(released=sum(1 for claim in before.claims if claim.state.live))
 
 
 async def _keep(ctx: Context, before: Reservation, after: Reservation) -> None:

@@ -1,29 +1,28 @@
-"""Choose free machines and hold them, all or nothing; say why when there are not enough.
+"""Choose free machines and hold them, all or nothing.
 
 How concurrent holds stay fast and right: the quick way locks the pool rows it looks at and skips those that others
-look at, so it never waits; it may therefore miss machines. When it comes up short it lets go of everything (a
-savepoint) and looks again alone: the exclusive advisory lock of the profile waits for all quick holds to commit. No
-holder ever waits while it has something another holder wants, so there is no dead-lock; the unique index on live claims
-is the last word.
+look at, so it never waits; it may therefore miss machines, or find at the last moment that somebody was faster. Then it
+lets go of everything (a savepoint) and looks once more from another place, where others are less likely to be. When
+that comes up short too it looks alone: the exclusive advisory lock of the profile waits for all quick holds to commit.
+Alone it waits for nobody's rows. The unique index on live claims is the last word.
+
+A transaction that holds twice for one profile and comes up short the second time may meet another such one; PostgreSQL
+ends one of them and the bus delivers its commands again, one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from zlib import crc32
 
-from sqlalchemy import Integer, Interval, Text, column, func, literal, select
-from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.dialects.postgresql import insert as pg_insert
+from sqlalchemy import TextClause, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql import Select
 
 from services.reservation.model import Claim
-from services.reservation.store import claim_of, claim_table, pool_table
+from services.reservation.store import claim_of, pool_table
 
-# How many free machines the quick way looks at to find one rack that fits all: a few racks of eight.
+# How many free machines are looked at to find one rack that fits all: a few racks of eight.
 WINDOW_FLOOR = 32
 WINDOW_FACTOR = 4
 _LOCK_CLASS = 0x5C1A  # Any number nobody else in this database uses as the first key of an advisory lock.
@@ -42,36 +41,94 @@ class Wanted:
     first_position: int = 0
 
 
+def point(name: str) -> int:
+    """Where a rack lies on the ring that holds spread over: 0 to 2**32 - 1, the same for the same name for ever."""
+    return crc32(name.encode())
+
+
 class _Short(Exception):
     """Fewer machines than wanted; rolls the savepoint back."""
 
 
+# One statement: look at a window of free machines, prefer one rack that fits all, insert the claims. Written as text
+# because it is the hottest statement there is and building it from objects costs more than running it. Claims go in by
+# machine id, so that two inserts that meet on the unique index wait in one order.
+_TAKE = """
+WITH gate AS MATERIALIZED ({gate}),
+at AS MATERIALIZED (
+    SELECT coalesce(CAST(:site AS text), (
+        SELECT min(p.site) FROM reservation.pool p WHERE p.profile = CAST(:profile AS text) AND p.eligible)) AS site
+    FROM gate),
+seen AS MATERIALIZED (
+    SELECT p.machine_id, p.name, p.rack, p.site, p.version FROM reservation.pool p
+    WHERE p.profile = CAST(:profile AS text) AND p.site = (SELECT site FROM at) AND p.eligible
+        AND NOT EXISTS (SELECT 1 FROM reservation.claim c WHERE c.machine_id = p.machine_id AND c.live)
+        AND p.machine_id <> ALL (CAST(:excluded AS text[])) AND p.rack_point >= CAST(:start AS bigint)
+    ORDER BY p.rack_point, p.rack, p.machine_id LIMIT CAST(:window AS integer) {lock}),
+ranked AS (SELECT *, count(*) OVER (PARTITION BY rack) < CAST(:count AS integer) AS split FROM seen),
+picked AS (
+    SELECT *, row_number() OVER (ORDER BY split, rack, machine_id) AS place FROM ranked
+    ORDER BY split, rack, machine_id LIMIT CAST(:count AS integer))
+INSERT INTO reservation.claim (id, reservation_id, position, machine_id, machine_name, machine_version, site, state,
+    expires_at, ended_because, created_at)
+SELECT ids.id, CAST(:reservation_id AS text), picked.place + CAST(:first_position AS integer) - 1, picked.machine_id,
+    picked.name, picked.version, picked.site, 'HELD', now() + make_interval(secs => CAST(:ttl_seconds AS integer)), '',
+    now()
+FROM picked JOIN unnest(CAST(:claim_ids AS text[])) WITH ORDINALITY AS ids (id, place) USING (place)
+WHERE (SELECT count(*) FROM picked) = CAST(:count AS integer)
+ORDER BY picked.machine_id
+ON CONFLICT DO NOTHING
+RETURNING id, position, machine_id, machine_name, machine_version, site, state, accepted_version, expires_at,
+    ended_because
+"""
+_QUICK_GATE = f"SELECT pg_advisory_xact_lock_shared({_LOCK_CLASS}, hashtext(CAST(:profile AS text)))"
+_TAKE_QUICK = text(_TAKE.format(gate=_QUICK_GATE, lock="FOR UPDATE OF p SKIP LOCKED"))
+_TAKE_ALONE = text(_TAKE.format(gate="SELECT 1", lock=""))
+_BE_ALONE = text(f"SELECT pg_advisory_xact_lock({_LOCK_CLASS}, hashtext(CAST(:profile AS text)))")
+
+
 async def take(conn: AsyncConnection, wanted: Wanted) -> tuple[Claim, ...] | None:
-    """Insert HELD claims on free machines, all of one site. None (and nothing held) when there are not enough."""
-    for alone in (False, True):
+    """Insert HELD claims on free machines, all of one site. None (and nothing held) when there are not enough.
+
+    The claims' reservation must be in the table by the end of the transaction.
+    """
+    for start in (0, point(wanted.claim_ids[0])):
         try:
             async with conn.begin_nested():
-                await _lock_profile(conn, wanted.profile, alone=alone)
-                return await _take_at_some_site(conn, wanted, alone=alone)
+                return await _take(conn, _TAKE_QUICK, wanted, wanted.site, start)
         except _Short:
             continue
-    return None
-
-
-async def _lock_profile(conn: AsyncConnection, profile: str, *, alone: bool) -> None:
-    lock = func.pg_advisory_xact_lock if alone else func.pg_advisory_xact_lock_shared
-    await conn.execute(select(lock(literal(_LOCK_CLASS, Integer), func.hashtext(profile))))
-
-
-async def _take_at_some_site(conn: AsyncConnection, wanted: Wanted, *, alone: bool) -> tuple[Claim, ...]:
+    await conn.execute(_BE_ALONE, {"profile": wanted.profile})
     site = wanted.site or await _next_site(conn, wanted.profile, "")
     while site is not None:
         try:
             async with conn.begin_nested():
-                return await _take_at(conn, wanted, site, alone=alone)
+                return await _take(conn, _TAKE_ALONE, wanted, site, 0)
         except _Short:
             site = None if wanted.site else await _next_site(conn, wanted.profile, site)
-    raise _Short
+    return None
+
+
+async def _take(
+    conn: AsyncConnection, statement: TextClause, wanted: Wanted, site: str | None, start: int
+) -> tuple[Claim, ...]:
+    count = len(wanted.claim_ids)
+    parameters = {
+        "site": site,
+        "start": start,
+        "profile": wanted.profile,
+        "excluded": sorted(wanted.excluded),
+        "window": max(WINDOW_FLOOR, WINDOW_FACTOR * count),
+        "count": count,
+        "reservation_id": wanted.reservation_id,
+        "first_position": wanted.first_position,
+        "ttl_seconds": wanted.ttl_seconds,
+        "claim_ids": list(wanted.claim_ids),
+    }
+    rows = (await conn.execute(statement, parameters)).all()
+    if len(rows) < count:
+        raise _Short
+    return tuple(claim_of(row) for row in sorted(rows, key=lambda row: row.position))
 
 
 async def _next_site(conn: AsyncConnection, profile: str, after: str) -> str | None:
@@ -81,64 +138,3 @@ async def _next_site(conn: AsyncConnection, profile: str, after: str) -> str | N
     )
     found: str | None = (await conn.execute(statement)).scalar_one()
     return found
-
-
-async def _take_at(conn: AsyncConnection, wanted: Wanted, site: str, *, alone: bool) -> tuple[Claim, ...]:
-    count = len(wanted.claim_ids)
-    rows = (await conn.execute(_taking(wanted, site, alone=alone))).all()
-    if len(rows) < count:
-        raise _Short
-    return tuple(claim_of(row) for row in sorted(rows, key=lambda row: row.position))
-
-
-def _free(profile: str, site: str, excluded: Collection[str]) -> Select[Any]:
-    live = select(claim_table.c.id).where(claim_table.c.machine_id == pool_table.c.machine_id, claim_table.c.live)
-    statement = select(
-        pool_table.c.machine_id, pool_table.c.name, pool_table.c.rack, pool_table.c.site, pool_table.c.version
-    ).where(pool_table.c.profile == profile, pool_table.c.site == site, pool_table.c.eligible, ~live.exists())
-    if excluded:
-        statement = statement.where(pool_table.c.machine_id.not_in(sorted(excluded)))
-    return statement.order_by(pool_table.c.rack, pool_table.c.machine_id)
-
-
-def _taking(wanted: Wanted, site: str, *, alone: bool) -> Any:
-    """One statement: look at a window of free machines, prefer one rack that fits all, insert the claims.
-
-    Claims go in by machine id, so that two inserts that meet on the unique index wait in one order.
-    """
-    count = len(wanted.claim_ids)
-    window = _free(wanted.profile, site, wanted.excluded).limit(max(WINDOW_FLOOR, WINDOW_FACTOR * count))
-    if not alone:
-        window = window.with_for_update(of=pool_table, skip_locked=True)
-    seen = window.cte("seen")
-    split = (func.count().over(partition_by=seen.c.rack) < count).label("split")
-    ranked = select(seen, split).cte("ranked")
-    order = (ranked.c.split, ranked.c.rack, ranked.c.machine_id)
-    chosen = select(ranked, func.row_number().over(order_by=order).label("place")).order_by(*order).limit(count)
-    picked = chosen.cte("picked")
-    given = func.unnest(literal(list(wanted.claim_ids), ARRAY(Text)))
-    ids = given.table_valued(column("id", Text), with_ordinality="place", name="ids").render_derived()
-    source = (
-        select(
-            ids.c.id,
-            literal(wanted.reservation_id, Text),
-            picked.c.place.cast(Integer) + literal(wanted.first_position - 1, Integer),
-            picked.c.machine_id,
-            picked.c.name,
-            picked.c.version,
-            picked.c.site,
-            literal("HELD", Text),
-            func.now() + literal(timedelta(seconds=wanted.ttl_seconds), Interval),
-            literal("", Text),
-            func.now(),
-        )
-        .select_from(picked.join(ids, ids.c.place == picked.c.place))
-        .order_by(picked.c.machine_id)
-    )
-    names = ["id", "reservation_id", "position", "machine_id", "machine_name", "machine_version", "site", "state"]
-    return (
-        pg_insert(claim_table)
-        .from_select([*names, "expires_at", "ended_because", "created_at"], source)
-        .on_conflict_do_nothing()
-        .returning(claim_table)
-    )

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from libs.contracts.envelope import Envelope
 from libs.contracts.inventory import MachineFacts, MachineState
 from libs.projection import Projection, upsert_newer
+from services.reservation.pool import point
 from services.reservation.store import pool_table
 
 MACHINE_EVENTS = "slipway.inventory.machine."
@@ -27,6 +28,7 @@ def pool_row(machine: MachineFacts) -> dict[str, Any]:
         "name": machine.name,
         "site": machine.site,
         "rack": machine.rack,
+        "rack_point": point(machine.rack),
         "profile": machine.profile or None,
         "state": machine.state.value,
         "eligible": machine.eligible and machine.state is MachineState.AVAILABLE and machine.claim_id is None,

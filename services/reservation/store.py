@@ -7,10 +7,13 @@ agree with its state. Expiry is judged by the database's clock alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
+    BindParameter,
     Boolean,
     Column,
     Computed,
@@ -21,12 +24,15 @@ from sqlalchemy import (
     Row,
     Table,
     Text,
+    any_,
+    bindparam,
     func,
     insert,
+    literal,
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.errors import Transient
@@ -57,7 +63,13 @@ claim_table = Table(
     "claim",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("reservation_id", Text, ForeignKey("reservation.reservation.id"), nullable=False),
+    Column(
+        "reservation_id",
+        Text,
+        # Deferred: a reservation is written once, when it is known whether its machines could be held.
+        ForeignKey("reservation.reservation.id", deferrable=True, initially="DEFERRED"),
+        nullable=False,
+    ),
     Column("position", Integer, nullable=False),
     Column("machine_id", Text, nullable=False),
     Column("machine_name", Text, nullable=False),
@@ -78,6 +90,7 @@ pool_table = Table(
     Column("name", Text, nullable=False),
     Column("site", Text, nullable=False),
     Column("rack", Text, nullable=False),
+    Column("rack_point", BigInteger, nullable=False),
     Column("profile", Text),
     Column("state", Text, nullable=False),
     Column("eligible", Boolean, nullable=False),
@@ -89,31 +102,60 @@ pool_table = Table(
 )
 
 
+@dataclass(frozen=True)
+class Locked:
+    """A reservation that is ours until the end of the transaction.
+
+    `now` is the database's time; `in_use` the ids of claims whose machine the pool has seen change since it was held,
+    or carry the claim.
+    """
+
+    reservation: Reservation
+    now: datetime
+    in_use: frozenset[str]
+
+
+_by_id: BindParameter[str] = bindparam("reservation_id")
+_one = select(reservation_table).where(reservation_table.c.id == _by_id)
+_one_locked = select(reservation_table, func.now().label("db_now")).where(reservation_table.c.id == _by_id)
+_lock_wait = _one_locked.with_for_update()
+_lock_skip = _one_locked.with_for_update(skip_locked=True)
+_its_claims = (
+    select(
+        claim_table,
+        func.coalesce(
+            (pool_table.c.claim_id == claim_table.c.id) | (pool_table.c.version > claim_table.c.machine_version), False
+        ).label("in_use"),
+    )
+    .join(pool_table, pool_table.c.machine_id == claim_table.c.machine_id, isouter=True)
+    .where(claim_table.c.reservation_id == _by_id)
+    .order_by(claim_table.c.position)
+)
+
+
 async def load(conn: AsyncConnection, reservation_id: str) -> Reservation | None:
     """The reservation with its claims as committed; None when there is none."""
-    row = (await conn.execute(select(reservation_table).where(reservation_table.c.id == reservation_id))).one_or_none()
-    return None if row is None else await _with_claims(conn, row)
+    row = (await conn.execute(_one, {"reservation_id": reservation_id})).one_or_none()
+    if row is None:
+        return None
+    return _reservation(row, (await conn.execute(_its_claims, {"reservation_id": reservation_id})).all())
 
 
-async def lock(
-    conn: AsyncConnection, reservation_id: str, *, skip_locked: bool = False
-) -> tuple[Reservation, datetime] | None:
-    """The reservation, locked until the end of the transaction, and the database's time.
+async def lock(conn: AsyncConnection, reservation_id: str, *, skip_locked: bool = False) -> Locked | None:
+    """Lock the reservation until the end of the transaction.
 
-    None when there is none, or (`skip_locked`) when somebody else is at it.
+    None when there is none, or (`skip_locked`) when somebody else is at it. The claims are read after the lock, by a
+    statement of their own, so that they are as the last holder of the lock left them.
     """
-    statement = (
-        select(reservation_table, func.now().label("db_now"))
-        .where(reservation_table.c.id == reservation_id)
-        .with_for_update(skip_locked=skip_locked)
-    )
-    row = (await conn.execute(statement)).one_or_none()
-    return None if row is None else (await _with_claims(conn, row), row.db_now)
+    statement = _lock_skip if skip_locked else _lock_wait
+    row = (await conn.execute(statement, {"reservation_id": reservation_id})).one_or_none()
+    if row is None:
+        return None
+    claims = (await conn.execute(_its_claims, {"reservation_id": reservation_id})).all()
+    return Locked(_reservation(row, claims), row.db_now, frozenset(claim.id for claim in claims if claim.in_use))
 
 
-async def _with_claims(conn: AsyncConnection, row: Row[Any]) -> Reservation:
-    statement = select(claim_table).where(claim_table.c.reservation_id == row.id).order_by(claim_table.c.position)
-    claims = tuple(claim_of(each) for each in (await conn.execute(statement)).all())
+def _reservation(row: Row[Any], claims: Sequence[Row[Any]]) -> Reservation:
     return Reservation(
         id=row.id,
         tenant=row.tenant,
@@ -127,7 +169,7 @@ async def _with_claims(conn: AsyncConnection, row: Row[Any]) -> Reservation:
         expires_at=row.expires_at,
         refusal=Problem.model_validate(row.refusal) if row.refusal is not None else None,
         version=row.version,
-        claims=claims,
+        claims=tuple(claim_of(claim) for claim in claims),
     )
 
 
@@ -156,19 +198,18 @@ def _columns(reservation: Reservation) -> dict[str, Any]:
 
 
 async def add(conn: AsyncConnection, reservation: Reservation) -> None:
-    """Insert a new reservation without claims; `pool.take` adds those."""
-    await conn.execute(
-        insert(reservation_table).values(
-            id=reservation.id,
-            tenant=reservation.tenant,
-            profile=reservation.profile,
-            count=reservation.count,
-            ttl_seconds=reservation.ttl_seconds,
-            cluster_id=reservation.cluster_id,
-            created_at=reservation.created_at,
-            **_columns(reservation),
-        )
-    )
+    """Insert a new reservation; `pool.take` has inserted its claims."""
+    row = {
+        "id": reservation.id,
+        "tenant": reservation.tenant,
+        "profile": reservation.profile,
+        "count": reservation.count,
+        "ttl_seconds": reservation.ttl_seconds,
+        "cluster_id": reservation.cluster_id,
+        "created_at": reservation.created_at,
+        **_columns(reservation),
+    }
+    await conn.execute(insert(reservation_table), row)
 
 
 async def save(conn: AsyncConnection, before: Reservation, after: Reservation) -> None:
@@ -181,16 +222,21 @@ async def save(conn: AsyncConnection, before: Reservation, after: Reservation) -
     if (await conn.execute(guarded)).rowcount != 1:
         raise Transient(f"reservation {before.id} is not at version {before.version} any more")
     known = {claim.id: claim for claim in before.claims}
+    alike: dict[tuple[ClaimState, Claim], list[str]] = {}
     for claim in after.claims:
         old = known.get(claim.id)
         if old is not None and old != claim:
-            await _save_claim(conn, old, claim)
+            # Claims that differ only in which machine they are for change alike, in one statement.
+            change = replace(claim, id="", machine_id="", machine_name="", machine_version=0, site="")
+            alike.setdefault((old.state, change), []).append(claim.id)
+    for (old_state, change), ids in alike.items():
+        await _save_claims(conn, old_state, change, ids)
 
 
-async def _save_claim(conn: AsyncConnection, old: Claim, new: Claim) -> None:
+async def _save_claims(conn: AsyncConnection, old_state: ClaimState, new: Claim, ids: list[str]) -> None:
     guarded = (
         update(claim_table)
-        .where(claim_table.c.id == old.id, claim_table.c.state == old.state.value)
+        .where(claim_table.c.id == any_(literal(ids, ARRAY(Text))), claim_table.c.state == old_state.value)
         .values(
             state=new.state.value,
             accepted_version=new.accepted_version,
@@ -198,23 +244,8 @@ async def _save_claim(conn: AsyncConnection, old: Claim, new: Claim) -> None:
             ended_because=new.ended_because,
         )
     )
-    if (await conn.execute(guarded)).rowcount != 1:
-        raise Transient(f"claim {old.id} is not {old.state} any more")
-
-
-async def seen_in_use(conn: AsyncConnection, claims: Sequence[Claim]) -> set[str]:
-    """Ids of those claims whose machine the pool has seen change since it was held, or carry the claim."""
-    if not claims:
-        return set()
-    statement = (
-        select(claim_table.c.id)
-        .join(pool_table, pool_table.c.machine_id == claim_table.c.machine_id)
-        .where(
-            claim_table.c.id.in_([claim.id for claim in claims]),
-            (pool_table.c.claim_id == claim_table.c.id) | (pool_table.c.version > claim_table.c.machine_version),
-        )
-    )
-    return set((await conn.execute(statement)).scalars())
+    if (await conn.execute(guarded)).rowcount != len(ids):
+        raise Transient(f"claims {', '.join(ids)} are not all {old_state} any more")
 
 
 async def past_their_limit(conn: AsyncConnection, most: int) -> list[str]:

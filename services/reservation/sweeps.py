@@ -20,8 +20,8 @@ async def expire_holds(ctx: Context) -> int:
         found = await store.lock(ctx.conn, reservation_id, skip_locked=True)
         if found is None:
             continue
-        before, db_now = found
-        after = model.expire(before, db_now)
+        before = found.reservation
+        after = model.expire(before, found.now)
         if after is not before:
             await store.save(ctx.conn, before, after)
             announce(ctx, before, after)
@@ -36,7 +36,7 @@ async def end_returned_claims(ctx: Context) -> int:
         found = await store.lock(ctx.conn, reservation_id, skip_locked=True)
         if found is None:
             continue
-        before, _ = found
+        before = found.reservation
         after = model.end_returned(before, claim_ids)
         if after is not before:
             await store.save(ctx.conn, before, after)

@@ -31,7 +31,7 @@ CREATE TABLE reservation.reservation (
 CLAIM = """
 CREATE TABLE reservation.claim (
     id text PRIMARY KEY,
-    reservation_id text NOT NULL REFERENCES reservation.reservation (id),
+    reservation_id text NOT NULL REFERENCES reservation.reservation (id) DEFERRABLE INITIALLY DEFERRED,
     position integer NOT NULL CHECK (position >= 0),
     machine_id text NOT NULL,
     machine_name text NOT NULL,
@@ -55,6 +55,7 @@ CREATE TABLE {schema}.pool (
     name text NOT NULL,
     site text NOT NULL,
     rack text NOT NULL,
+    rack_point bigint NOT NULL,
     profile text,
     state text NOT NULL,
     eligible boolean NOT NULL CHECK (NOT eligible OR (state = 'AVAILABLE' AND claim_id IS NULL)),
@@ -80,7 +81,7 @@ def upgrade() -> None:
         "reservation",
         [
             POOL,
-            "CREATE INDEX pool_eligible ON {schema}.pool (profile, site, rack, machine_id) WHERE eligible",
+            "CREATE INDEX pool_eligible ON {schema}.pool (profile, site, rack_point, rack, machine_id) WHERE eligible",
             "CREATE INDEX pool_profile ON {schema}.pool (profile, site, name)",
         ],
     )
