@@ -156,7 +156,8 @@ class Link:
         for message in messages:
             await message.ack()
         log.debug("commands_landed", pulled=len(messages), new=new)
-        self.drained = messages[-1].metadata.num_pending == 0
+        if messages:  # A fetch that the server ended early answers with nothing.
+            self.drained = messages[-1].metadata.num_pending == 0
         self._on_landed()
         # A command that was answered before has its answer published once more.
         self._outgoing.set()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from services.satellite.adapters.keys import make_management_key, public_line
 from services.satellite.adapters.secret_environment import EnvironmentSecrets
@@ -19,7 +21,7 @@ def open_site(settings: SatelliteSettings) -> Site:
     """The site's adapters. Raises SettingMissing or SiteError for settings that can't work."""
     if settings.site_adapters == "simulated":
         return _simulated(settings)
-    raise SettingMissing("SLIPWAY_SITE_ADAPTERS=real")
+    return _real(settings)
 
 
 def open_secrets(settings: SatelliteSettings) -> Secrets:
@@ -30,6 +32,64 @@ def open_secrets(settings: SatelliteSettings) -> Secrets:
         _needed(settings.secrets_dir, "SLIPWAY_SECRETS_DIR"),
         _needed(settings.secrets_key_file, "SLIPWAY_SECRETS_KEY_FILE"),
     )
+
+
+def _real(settings: SatelliteSettings) -> Site:
+    from services.satellite.adapters.ironic import IronicBareMetal
+    from services.satellite.adapters.ironic_client import IronicClient
+    from services.satellite.adapters.ironic_loop import IronicSite
+    from services.satellite.adapters.machine_reads import MachineReads
+    from services.satellite.adapters.runner import AnsibleRunner
+    from services.satellite.adapters.ssh import SshAccess
+
+    file = _needed(settings.ironic_credentials_file, "SLIPWAY_IRONIC_CREDENTIALS_FILE")
+    ironic = IronicSite(
+        client=IronicClient(settings.ironic_url, settings.site, lambda: _user_and_password(file)),
+        reads=MachineReads(
+            open_secrets(settings),
+            _endpoints(settings.endpoints_file),
+            verify=str(settings.redfish_ca_file) if settings.redfish_ca_file else True,
+        ),
+        driver=settings.ironic_driver,
+        clean_steps=settings.sanitise_steps,
+        hosts=_hosts(settings.hosts_file),
+    )
+    key_file = _management_key(settings)
+    return Site(
+        IronicBareMetal(ironic),
+        SshAccess(key_file, settings.ssh_user),
+        AnsibleRunner(settings.state_dir / "runs", key_file, settings.ssh_user),
+    )
+
+
+def _read_object(path: Path, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingMissing(f"{name}: {path} can't be read as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise SettingMissing(f"{name}: {path} does not hold a JSON object")
+    return found
+
+
+def _user_and_password(path: Path) -> tuple[str, str]:
+    found = _read_object(path, "SLIPWAY_IRONIC_CREDENTIALS_FILE")
+    return str(found.get("username", "")), str(found.get("password", ""))
+
+
+def _endpoints(path: Path | None) -> dict[str, str]:
+    """BMC address → URL of the system's Redfish resource."""
+    found = _read_object(path, "SLIPWAY_ENDPOINTS_FILE") if path else {}
+    return {str(address): str(url) for address, url in found.items()}
+
+
+def _hosts(path: Path | None) -> dict[str, tuple[str, int]]:
+    """Machine name → where its host listens."""
+    found = _read_object(path, "SLIPWAY_HOSTS_FILE") if path else {}
+    try:
+        return {str(name): (str(at["host"]), int(at["port"])) for name, at in found.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise SettingMissing(f"SLIPWAY_HOSTS_FILE: {path}: every machine needs host and port ({error})") from error
 
 
 def _simulated(settings: SatelliteSettings) -> Site:
