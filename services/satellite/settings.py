@@ -36,7 +36,7 @@ class SatelliteSettings(ProcessSettings):
     # Ironic's names of the manual clean steps that a sanitise runs, in order, as interface.step.
     sanitise_steps: tuple[str, ...] = ("deploy.erase_devices",)
     endpoints_file: Path | None = None  # {BMC address: URL of the system's Redfish resource}
-    hosts_file: Path | None = None  # {machine name: {host, port}}: where the deployed hosts listen
+    hosts_file: Path | None = None  # {machine name: {address, ssh_port}}: where the deployed hosts listen
     redfish_ca_file: Path | None = None
     ssh_user: str = "ubuntu"  # The default user of the site's images.
 

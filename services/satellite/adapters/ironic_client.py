@@ -144,10 +144,16 @@ class IronicClient:
         except (openstack.exceptions.SDKException, keystoneauth1.exceptions.ClientException) as error:
             raise _unanswered(error) from error
 
+    def _sign_in(self) -> tuple[str, str]:
+        try:
+            return self._credentials()
+        except ValueError as error:
+            raise IronicRefusal(Why.DENIED, str(error)) from error
+
     def _baremetal(self) -> Any:
         with self._connecting:
             if self._connection is None:
-                user, password = self._credentials()
+                user, password = self._sign_in()
                 connection = openstack.connection.Connection(
                     load_yaml_config=False,
                     load_envvars=False,

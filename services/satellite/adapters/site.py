@@ -87,9 +87,9 @@ def _hosts(path: Path | None) -> dict[str, tuple[str, int]]:
     """Machine name → where its host listens."""
     found = _read_object(path, "SLIPWAY_HOSTS_FILE") if path else {}
     try:
-        return {str(name): (str(at["host"]), int(at["port"])) for name, at in found.items()}
+        return {str(name): (str(at["address"]), int(at["ssh_port"])) for name, at in found.items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise SettingMissing(f"SLIPWAY_HOSTS_FILE: {path}: every machine needs host and port ({error})") from error
+        raise SettingMissing(f"SLIPWAY_HOSTS_FILE: {path}: every machine needs address and ssh_port ({error})") from error
 
 
 def _simulated(settings: SatelliteSettings) -> Site:
