@@ -248,7 +248,7 @@ class EnrolMachine(_MachineCommand):
 
 @command("inventory", "accept_machine")
 class AcceptMachine(_MachineCommand):
-    """AVAILABLE → CLAIMED by compare-and-set on the version. Refused when anything changed since.
+    """AVAILABLE → CLAIMED by compare-and-set on the version. Refused when anything that matters changed since.
 
     Reply data: version, name, site, profile, gpu_model, gpu_count.
     """

@@ -53,12 +53,15 @@ class _Profile(BaseModel):
     memory_gib: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
-async def _one(ctx: Context, wanted: str) -> Machine | Answer:
-    """The machine with this id or name, locked; or why not."""
+async def _one(ctx: Context, wanted: str, if_match: str | None = None) -> Machine | Answer:
+    """The machine with this id or name, locked, at the version that was named if one was; or why not."""
     found = await store.find(ctx.conn, wanted)
     if len(found) > 1:
         return ambiguous(wanted, found)
     machine = await store.lock(ctx.conn, found[0].id) if found else None
+    if machine is not None and if_match not in (None, "*") and str(if_match).strip('"') != str(machine.version):
+        words = f"{machine.name} is at version {machine.version}, not {if_match}."
+        return problem(412, "request.precondition_failed", words, "Look at it again, then decide anew.")
     return machine or not_found("machine", wanted)
 
 
@@ -184,7 +187,7 @@ async def retry_machine(ctx: Context, call: Call) -> Answer:
     wanted = parse(_Machine, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id)
+    machine = await _one(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     if machine.state is not MachineState.FAILED:
@@ -202,7 +205,7 @@ async def release_quarantine(ctx: Context, call: Call) -> Answer:
     wanted = parse(_Reasoned, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id)
+    machine = await _one(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     if machine.state is not MachineState.QUARANTINED:
@@ -219,7 +222,7 @@ async def quarantine_machine(ctx: Context, call: Call) -> Answer:
     wanted = parse(_Reasoned, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id)
+    machine = await _one(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     reason = Problem(
@@ -235,7 +238,7 @@ async def add_hold(ctx: Context, call: Call) -> Answer:
     wanted = parse(_Reasoned, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id)
+    machine = await _one(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     hold = Hold(id=new_id("hold"), owner=call.actor, reason=wanted.reason, since=ctx.now)
@@ -247,7 +250,7 @@ async def remove_hold(ctx: Context, call: Call) -> Answer:
     wanted = parse(_HoldOf, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id)
+    machine = await _one(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     if machine.hold(wanted.hold_id) is None:

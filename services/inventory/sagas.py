@@ -171,6 +171,8 @@ def _suite(data: Data, run_id: str) -> RunSuite:
         site=data["site"],
         suite=Suite.OUT_OF_BAND,
         requested_for=data["saga_id"],
+        machine_name=data["machine_name"],
+        machine_version=data["version"],
         expected=data["expected"],
     )
 

@@ -21,7 +21,7 @@ class InventorySettings(ServiceSettings):
     netbox_poll_seconds: float = Field(default=10.0, gt=0)
     netbox_full_walk_seconds: float = Field(default=600.0, gt=0)
     # How far a poll reaches back before the newest change it knows: commits in NetBox become visible out of order.
-    netbox_overlap_seconds: float = Field(default=60.0, ge=0)
+    netbox_overlap_seconds: float = Field(default=30.0, ge=0)
     manifest_file: Path | None = None
     profiles_file: Path = Path(__file__).with_name("profiles.yaml")
     # A reference that only the site's satellite can resolve; {name} is the machine's name.

@@ -13,7 +13,7 @@ S = MachineState
 
 
 def accept(machine: Machine, command: AcceptMachine, *, found_health: Health, now: datetime) -> Decision:
-    """AVAILABLE → CLAIMED when nothing changed since `expected_version` and nothing objects.
+    """AVAILABLE → CLAIMED when nothing that matters changed since `expected_version` and nothing objects.
 
     `found_health` is what the findings say now, which may be newer than the machine's own health. A repeat for the
     claim that has it is answered again.
@@ -31,7 +31,7 @@ def accept(machine: Machine, command: AcceptMachine, *, found_health: Health, no
             reasons=against,
             version=machine.version,
         )
-    if machine.version != command.expected_version:
+    if not machine.offer_version <= command.expected_version <= machine.version:
         return refusal(
             "changed",
             f"{machine.name} changed: it is at version {machine.version}, not {command.expected_version}",

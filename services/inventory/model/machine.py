@@ -33,6 +33,9 @@ MachineEvent = (
 )
 
 SICK = (Health.SUSPECT, Health.FAILED)
+# What a site sees from minute to minute. It changes nothing about whether and why the machine was chosen: a
+# contradiction in it is drift, and that is a hold.
+PASSING = {"power_state", "provision_state", "observed_at"}
 # Held by a claim: a tenant's data may be on it.
 HELD_STATES = (MachineState.CLAIMED, MachineState.PROVISIONING, MachineState.ASSIGNED, MachineState.RELEASING)
 
@@ -42,7 +45,8 @@ class Machine(MachineFacts):
 
     `proof_after`: a sanitise or a verdict counts only when it is newer than this moment (its last tenant, repair or
     hardware change). `theirs` is the source's word on the fields that identify it. `wanted_sanitise_run` and
-    `wanted_validate_run` are the runs that we asked for and still await.
+    `wanted_validate_run` are the runs that we asked for and still await. `offer_version` is the version since which
+    nothing changed that somebody who chose the machine may have relied on.
     """
 
     rack_id: str = ""
@@ -55,6 +59,7 @@ class Machine(MachineFacts):
     pending_quarantine: Problem | None = None
     last_verdict: str = ""
     fault: str = ""
+    offer_version: int = 1
     deadline_at: datetime | None = None
     wanted_sanitise_run: str | None = None
     wanted_validate_run: str | None = None
@@ -106,6 +111,10 @@ def is_eligible(machine: Machine) -> bool:
     return not objections(machine)
 
 
+def _next_offer(machine: Machine) -> dict[str, int]:
+    return {"version": machine.version + 1, "offer_version": machine.version + 1}
+
+
 @dataclass(frozen=True)
 class Change:
     """A machine and the events that led to it, oldest first; what the command is answered.
@@ -142,7 +151,7 @@ class Change:
                 "state": target,
                 "state_since": now,
                 "deadline_at": now + timedelta(seconds=limit.seconds) if limit else None,
-                "version": before.version + 1,
+                **_next_offer(before),
             }
         )
         return self._with(after, MachineStateChanged(machine=after.facts(), from_state=before.state, to_state=target))
@@ -154,7 +163,8 @@ class Change:
         named = sorted(name for name in MachineFacts.model_fields if getattr(after, name) != getattr(before, name))
         if not named:
             return Change(after, self.events, self.reply)
-        after = after.with_(version=before.version + 1)
+        version = before.version + 1
+        after = after.with_(version=version, offer_version=version if set(named) - PASSING else before.offer_version)
         return self._with(after, MachineUpdated(machine=after.facts(), changed=tuple(named)))
 
     def quietly(self, **changes: Any) -> Change:
@@ -162,15 +172,15 @@ class Change:
         return Change(self.machine.with_(**changes), self.events, self.reply)
 
     def sanitised(self, now: datetime, run_id: str, evidence: dict[str, object]) -> Change:
-        after = self.machine.with_(sanitised_at=now, sanitise_run_id=run_id, version=self.machine.version + 1)
+        after = self.machine.with_(sanitised_at=now, sanitise_run_id=run_id, **_next_offer(self.machine))
         return self._with(after, MachineSanitised(machine=after.facts(), run_id=run_id, evidence=evidence))
 
     def validated(self, now: datetime, run_id: str, suite: str) -> Change:
-        after = self.machine.with_(validated_at=now, validate_run_id=run_id, version=self.machine.version + 1)
+        after = self.machine.with_(validated_at=now, validate_run_id=run_id, **_next_offer(self.machine))
         return self._with(after, MachineValidated(machine=after.facts(), run_id=run_id, suite=suite))
 
     def drifted(self, drifted_field: str, ours: str, theirs: str, owner: str) -> Change:
-        after = self.machine.with_(version=self.machine.version + 1)
+        after = self.machine.with_(**_next_offer(self.machine))
         drift = MachineDrifted(machine=after.facts(), field=drifted_field, ours=ours, theirs=theirs, owner=owner)
         return self._with(after, drift)
 

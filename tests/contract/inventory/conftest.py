@@ -134,7 +134,11 @@ def netbox_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetBoxLab]:
         lab.stop()
 
 
-@pytest.fixture(params=["twin", pytest.param("netbox", marks=[pytest.mark.lab, pytest.mark.slow])])
+# The first test waits for NetBox to be installed and started.
+REAL = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(params=["twin", pytest.param("netbox", marks=REAL)])
 def world(request: pytest.FixtureRequest) -> World:
     if request.param == "twin":
         return TwinWorld()

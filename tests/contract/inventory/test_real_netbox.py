@@ -11,9 +11,9 @@ from deploy.lab.netbox import NetBoxLab
 from services.inventory.adapters import netbox
 from services.inventory.adapters.netbox import RestNetBox
 from services.inventory.adapters.source import SourceMisconfigured, SourceUnavailable
-from tests.contract.inventory.conftest import ROLES, NetBoxWorld
+from tests.contract.inventory.conftest import REAL, ROLES, NetBoxWorld
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = REAL
 NAME = "fra1-r1-gpu-01"
 
 

@@ -89,7 +89,9 @@ async def test_a_reason_must_be_given(inventory: Inventory, reason: object) -> N
 async def test_an_operator_quarantines_and_the_reason_is_kept(inventory: Inventory) -> None:
     inventory.netbox.add(1)
     await inventory.read()
-    answer = await inventory.kit.call("quarantine_machine", {"machine_id": NAME, "reason": "smells of smoke"})
+    params = {"machine_id": NAME, "reason": "smells of smoke"}
+    assert (await inventory.kit.call("quarantine_machine", params, if_match='"99"')).status == 412
+    answer = await inventory.kit.call("quarantine_machine", params, if_match='"1"')
     assert answer.status == 200 and answer.body["state"] == "QUARANTINED"
     machine = await inventory.machine(NAME)
     assert machine["reason"]["message"] == "smells of smoke" and machine["reason"]["details"]["owner"] == "user:test"

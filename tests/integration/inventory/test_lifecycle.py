@@ -334,6 +334,13 @@ async def test_an_observation_is_an_event_only_when_something_changed(inventory:
     assert two["observed_at"] > one["observed_at"] and two["eligible"]
 
 
+async def test_what_a_site_sees_meanwhile_does_not_refuse_a_claim(inventory: Inventory) -> None:
+    machine = await available(inventory)
+    await inventory.kit.observe(seen(machine, 20))
+    assert (await inventory.machine(NAME))["version"] == machine["version"] + 1
+    assert (await accept(inventory, machine)).ok
+
+
 async def test_an_older_observation_changes_nothing(inventory: Inventory) -> None:
     machine = await available(inventory)
     await inventory.kit.observe(seen(machine, 20))
