@@ -14,14 +14,18 @@ a start bills nothing; each second at the price valid in it; exact decimals, div
 once, at the end.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal, getcontext
 from fractions import Fraction
+from typing import Any
 
 getcontext().prec = 60
 
@@ -30,7 +34,7 @@ STOPPED = "slipway.provisioning.cluster.node_stopped"
 PRICE_SET = "slipway.cost.price.set"
 
 
-def epoch(text):
+def epoch(text: str) -> int:
     """Whole Unix seconds of an RFC 3339 time, cut, never rounded."""
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if moment.tzinfo is None:
@@ -39,9 +43,9 @@ def epoch(text):
     return since.days * 86400 + since.seconds
 
 
-def read_events(streams):
+def read_events(streams: Iterable[Iterable[str]]) -> Iterator[dict[str, Any]]:
     """Events of the log, each once, whatever was exported twice."""
-    seen = set()
+    seen: set[str] = set()
     for stream in streams:
         for number, line in enumerate(stream, 1):
             if not line.strip():
@@ -56,11 +60,15 @@ def read_events(streams):
                 yield event
 
 
-def intervals_and_prices(events):
+Interval = dict[str, Any]
+Prices = dict[str, dict[int, tuple[Fraction, str]]]
+
+
+def intervals_and_prices(events: Iterable[dict[str, Any]]) -> tuple[list[Interval], Prices]:
     """(intervals, prices): intervals are dicts with start and stop (None: still running), in order of their start."""
-    running = {}  # (cluster, machine) -> its latest interval, running or stopped
-    intervals = []
-    prices = defaultdict(dict)  # profile -> {valid_from: (price, currency)}
+    running: dict[tuple[str, str], Interval] = {}  # (cluster, machine) -> its latest interval, running or stopped
+    intervals: list[Interval] = []
+    prices: Prices = defaultdict(dict)  # profile -> {valid_from: (price, currency)}
     for event in events:
         data = event["data"]
         if event["type"] == PRICE_SET:
@@ -91,7 +99,7 @@ def intervals_and_prices(events):
     return intervals, prices
 
 
-def priced_parts(interval, prices, until):
+def priced_parts(interval: Interval, prices: Prices, until: int | None) -> Iterator[tuple[int, Fraction | None, str]]:
     """(seconds, price or None, currency) for each price the interval saw."""
     start = interval["start"]
     stop = (
@@ -114,22 +122,22 @@ def priced_parts(interval, prices, until):
         yield stop - start, None, ""
 
 
-def rounded(amount):
+def rounded(amount: Fraction) -> str:
     """Hundredths of a currency's unit, half to even, as text."""
     exact = Decimal(amount.numerator) / Decimal(amount.denominator)
     return format(exact.quantize(Decimal("0.01"), rounding=ROUND_HALF_EVEN), "f")
 
 
-def exact_text(price_seconds):
+def exact_text(price_seconds: Fraction) -> str:
     """Price x seconds, exactly: prices are decimals, so this always ends."""
     value = Decimal(price_seconds.numerator) / Decimal(price_seconds.denominator)
     return format(value.normalize(), "f") if value else "0"
 
 
-def recompute(events, until=None):
+def recompute(events: Iterable[dict[str, Any]], until: int | None = None) -> dict[str, Any]:
     """The document that is printed."""
     intervals, prices = intervals_and_prices(events)
-    sums = {"clusters": {}, "tenants": {}, "all": {}}
+    sums: dict[str, dict[str, dict[str, Any]]] = {"clusters": {}, "tenants": {}, "all": {}}
     for interval in intervals:
         keys = (("clusters", interval["cluster"]), ("tenants", interval["tenant"]), ("all", "all"))
         for seconds, price, currency in priced_parts(interval, prices, until):
@@ -149,14 +157,16 @@ def recompute(events, until=None):
     return {"clusters": sums["clusters"], "tenants": sums["tenants"], "total": total}
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
     parser.add_argument("files", nargs="*", help="event logs, one JSON document a line; standard input when left out")
     parser.add_argument("--until", help="count running machines until this time, and nothing after it (RFC 3339)")
     options = parser.parse_args(arguments)
     until = epoch(options.until) if options.until else None
     with contextlib.ExitStack() as opened:
-        streams = [opened.enter_context(open(name, encoding="utf-8")) for name in options.files] or [sys.stdin]
+        streams: list[Any] = [opened.enter_context(open(name, encoding="utf-8")) for name in options.files] or [
+            sys.stdin
+        ]
         result = recompute(read_events(streams), until)
     json.dump(result, sys.stdout, indent=2, sort_keys=True)
     sys.stdout.write("\n")

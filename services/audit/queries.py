@@ -64,25 +64,12 @@ class _Timeline(BaseModel):
 
 
 def event_body(row: Mapping[Any, Any], *, full: bool = True) -> dict[str, Any]:
-    """An event as the API shows it: a readable line, its attributes, and its data unless that is not wanted."""
+    """The event as published, with a readable line; without its data unless that is wanted."""
     envelope = orjson.loads(row["envelope"])
-    body = {
-        "summary": summarize(row["type"], row["entity_id"], envelope["data"]),
-        "service": row["service"],
-        "sequence": row["sequence"],
-        "id": row["id"],
-        "type": row["type"],
-        "time": row["time"].isoformat(),
-        "entity_kind": row["entity_kind"],
-        "entity_id": row["entity_id"],
-        "entity_version": row["entity_version"],
-        "tenant": row["tenant"],
-        "site": row["site"],
-        "actor": row["actor"],
-        "correlation_id": row["correlation_id"],
-        "causation_id": row["causation_id"],
-    }
-    return {**body, "data": envelope["data"]} if full else body
+    line = summarize(row["type"], row["entity_id"], envelope["data"])
+    if not full:
+        del envelope["data"]
+    return {**envelope, "service": row["service"], "entity_kind": row["entity_kind"], "summary": line}
 
 
 def _operation_body(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +108,7 @@ def _event_listing(conditions: Sequence[sa.ColumnElement[bool]]) -> Listing:
         table=events,
         filters={name: events.c[name] for name in names},
         sorts={"time": events.c.time, "sequence": events.c.sequence},
-        default_sort="-time",
+        default_sort="time",
         # Padded, so that the text sorts as the number does.
         key=sa.func.concat(events.c.service, ":", sa.func.lpad(sa.cast(events.c.sequence, sa.Text), 20, "0")),
         tenant=events.c.tenant,
@@ -134,7 +121,7 @@ async def list_operations(conn: AsyncConnection, call: Call) -> Answer:
 
 
 async def list_events(conn: AsyncConnection, call: Call) -> Answer:
-    """Events by their attributes, newest first unless sorted otherwise."""
+    """Events by their attributes, oldest first unless sorted otherwise."""
     wanted = parse(_Range, call.params)
     if isinstance(wanted, Answer):
         return wanted

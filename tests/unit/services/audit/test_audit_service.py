@@ -89,7 +89,7 @@ async def test_every_event_is_kept_once_in_order_whatever_its_type(service_kit: 
     await kit.project("events", log)
     await kit.project("events", log[1:])
     listed = await body(kit, "list_events", {"sort": "sequence"})
-    assert [(item["sequence"], item["entity_kind"]) for item in listed["items"]] == [
+    assert [(int(item["sequence"]), item["entity_kind"]) for item in listed["items"]] == [
         (1, "cluster"),
         (2, "cluster"),
         (3, "moon"),
@@ -125,10 +125,10 @@ async def test_a_timeline_has_every_event_that_mentions_the_id_or_the_name_oldes
     await kit.project("events", [cluster_requested(1), cluster_requested(2), operation(OperationStatus.RUNNING, 1, 3)])
     for name in ("clu-1",):
         timeline = await body(kit, "get_timeline", {"entity_id": name})
-        assert [item["sequence"] for item in timeline["items"]] == [1, 3]
+        assert [int(item["sequence"]) for item in timeline["items"]] == [1, 3]
     for name in ("m2", "fra1-r1-gpu-02", "cl2", "res-2"):
         timeline = await body(kit, "get_timeline", {"entity_id": name, "full": True})
-        assert [item["sequence"] for item in timeline["items"]] == [2]
+        assert [int(item["sequence"]) for item in timeline["items"]] == [2]
         assert timeline["items"][0]["data"]["cluster"]["id"] == "clu-2"
     assert (await kit.query("get_timeline", {"entity_id": "nothing"})).status == 404
     assert (await kit.query("get_timeline", {"entity_id": "m2", "cursor": "x"})).status == 422
@@ -203,8 +203,8 @@ async def test_events_are_filtered_by_time_and_attributes(service_kit: Any) -> N
     kit = await service_kit(service)
     await kit.project("events", [cluster_requested(n) for n in range(1, 6)])
     window = {"from": (T0 + timedelta(seconds=2)).isoformat(), "to": (T0 + timedelta(seconds=4)).isoformat()}
-    assert [i["sequence"] for i in (await body(kit, "list_events", {**window, "sort": "time"}))["items"]] == [2, 3]
-    assert [i["sequence"] for i in (await body(kit, "list_events", {"entity_id": ["clu-4"]}))["items"]] == [4]
+    assert [int(i["sequence"]) for i in (await body(kit, "list_events", {**window, "sort": "time"}))["items"]] == [2, 3]
+    assert [int(i["sequence"]) for i in (await body(kit, "list_events", {"entity_id": ["clu-4"]}))["items"]] == [4]
     assert (await kit.query("list_events", {"from": "noon"})).status == 422
 
 
