@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
@@ -23,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.context import outbox_row
 from libs.bus.errors import Transient
+from libs.bus.pull import Puller, client_of
 from libs.bus.tables import DEAD, DONE, PENDING, bus_tables
 from libs.bus.topology import inbox_consumer
 from libs.contracts.envelope import BadMessage, Envelope, decode, new_message_id, now_utc
@@ -81,21 +81,19 @@ class Inbox:
         backoff = 0.1
         while True:
             try:
-                subscription = await self.js.pull_subscribe_bind(consumer=inbox_consumer(self.service), stream=stream)
-                while True:
-                    await self._land_once(subscription, stream)
-                    backoff = 0.1
+                client = client_of(self.js)
+                async with Puller(client, stream, inbox_consumer(self.service), batch=LAND_BATCH) as puller:
+                    while True:
+                        await self._land_once(puller, stream)
+                        backoff = 0.1
             except Exception as error:
                 log.warning("landing_failed", service=self.service, stream=stream, error=repr(error))
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, 5.0)
 
-    async def _land_once(self, subscription: JetStreamContext.PullSubscription, stream: str) -> None:
-        try:
-            messages = await subscription.fetch(LAND_BATCH, timeout=5.0)
-        except nats.errors.TimeoutError:
-            return
-        if not messages:  # A fetch that the server ended early answers with nothing.
+    async def _land_once(self, puller: Puller, stream: str) -> None:
+        messages = await puller.next_batch(timeout=5.0)
+        if not messages:
             return
         await self.land(stream, messages)
         for message in messages:

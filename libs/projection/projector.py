@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import nats.errors
 import structlog
 from nats.js import JetStreamContext, api
 from prometheus_client import Counter, Gauge
@@ -21,6 +20,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.lease import Lease
+from libs.bus.pull import Puller, client_of
 from libs.bus.topology import event_stream
 from libs.contracts.envelope import BadMessage, Envelope, decode
 from libs.projection.projection import Projection, digest
@@ -28,7 +28,8 @@ from libs.runtime.database import Database
 from libs.runtime.tasks import TaskSet
 
 BATCH = 500
-FETCH_TIMEOUT_SECONDS = 2.0
+FETCH_TIMEOUT_SECONDS = 1.0  # Well below the lease: it is renewed with every batch and every silence.
+REBUILD_SILENCE_SECONDS = 10.0
 CONSUMER_INACTIVE_SECONDS = 30
 STANDBY_SECONDS = 1.0
 
@@ -92,10 +93,14 @@ class Projector:
 
     async def _follow(self, stream: str, position: int) -> None:
         """Read on from `position` for as long as the lease is ours."""
-        subscription = await open_reader(self.js, event_stream(stream), position + 1)
-        try:
+        async with await open_reader(self.js, event_stream(stream), position + 1) as reader:
+            first = True
             while True:
-                messages = await fetch(subscription, BATCH)
+                messages = await reader.next_batch(FETCH_TIMEOUT_SECONDS)
+                if not first and skips(messages, position):
+                    # An ephemeral consumer does not deliver twice: what a broken connection swallowed is read anew.
+                    raise RuntimeError(f"messages after {position} were lost on the way; reading again")
+                first = first and not messages
                 events = readable(messages, position)
                 async with self.database.transaction() as conn:
                     if await self.lease.take(conn) is None:
@@ -104,8 +109,6 @@ class Projector:
                         position = await self._apply(conn, stream, position, events, messages)
                 self.caught_up[stream] = not messages or messages[-1].metadata.num_pending == 0
                 self._measure(stream, position, messages)
-        finally:
-            await subscription.unsubscribe()
 
     async def _apply(
         self, conn: AsyncConnection, stream: str, position: int, events: Sequence[Envelope], messages: Sequence[Any]
@@ -159,10 +162,10 @@ class Projector:
         position, applied = 0, 0
         if last == 0:
             return 0
-        subscription = await open_reader(self.js, event_stream(stream), 1)
-        try:
+        async with await open_reader(self.js, event_stream(stream), 1) as reader:
             while position < last:
-                messages = [m for m in await fetch(subscription, BATCH) if m.metadata.sequence.stream <= last]
+                found = await reader.next_batch(REBUILD_SILENCE_SECONDS)
+                messages = [m for m in found if m.metadata.sequence.stream <= last]
                 if not messages:
                     break
                 events = readable(messages, position)
@@ -172,13 +175,11 @@ class Projector:
                     await mapped.commit()
                 position = messages[-1].metadata.sequence.stream
                 applied += len(events)
-        finally:
-            await subscription.unsubscribe()
         return applied
 
 
-async def open_reader(js: JetStreamContext, stream: str, start: int) -> JetStreamContext.PullSubscription:
-    """An ephemeral pull consumer over a whole stream from sequence `start` on."""
+async def open_reader(js: JetStreamContext, stream: str, start: int) -> Puller:
+    """A puller of an ephemeral consumer over a whole stream from sequence `start` on."""
     config = api.ConsumerConfig(
         deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
         opt_start_seq=max(start, 1),
@@ -186,15 +187,18 @@ async def open_reader(js: JetStreamContext, stream: str, start: int) -> JetStrea
         inactive_threshold=CONSUMER_INACTIVE_SECONDS,
         mem_storage=True,
     )
-    return await js.pull_subscribe("", durable=None, stream=stream, config=config)
+    made = await js.add_consumer(stream, config)
+    return Puller(client_of(js), stream, made.name, batch=BATCH)
 
 
-async def fetch(subscription: JetStreamContext.PullSubscription, batch: int) -> list[Any]:
-    """The next messages, an empty list when none came in time."""
-    try:
-        return list(await subscription.fetch(batch, timeout=FETCH_TIMEOUT_SECONDS))
-    except nats.errors.TimeoutError:
-        return []
+def skips(messages: Sequence[Any], position: int) -> bool:
+    """Whether a sequence number is missing between `position` and the messages, or among them."""
+    for message in messages:
+        sequence = message.metadata.sequence.stream
+        if sequence > position + 1:
+            return True
+        position = max(position, sequence)
+    return False
 
 
 def readable(messages: Sequence[Any], after: int) -> list[Envelope]:

@@ -127,6 +127,13 @@ class App:
         async with self.database.transaction() as conn:
             yield conn
 
+    async def give_leases_back(self) -> None:
+        """Let another replica go on at once instead of after the leases' time."""
+        with contextlib.suppress(Exception):
+            async with self.database.transaction() as conn:
+                statement = f"UPDATE {self.service.name}.lease SET expires_at = '-infinity' WHERE holder = :me"
+                await conn.execute(text(statement), {"me": self.holder})
+
     def wake(self) -> None:
         if self.outbox is not None:
             self.outbox.wake()
@@ -403,6 +410,7 @@ async def run_service(service: Service) -> None:
     finally:
         beat_task.cancel()
         health.stop()
+        await app.give_leases_back()
         if app.nats is not None:
             with contextlib.suppress(Exception):
                 await app.nats.close()

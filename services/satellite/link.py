@@ -20,6 +20,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
+from libs.bus.pull import ConsumerGone, Puller
 from libs.contracts.envelope import BadMessage, decode, now_utc
 from libs.contracts.replies import Reply
 from services.satellite import hub_clock
@@ -127,28 +128,35 @@ class Link:
 
     async def pull(self) -> None:
         """Land commands until cancelled; a satellite without the lease takes none."""
-        subscription: JetStreamContext.PullSubscription | None = None
         while True:
             if not self._may_pull():
                 await asyncio.sleep(_WAIT_SECONDS)
                 continue
             try:
-                if subscription is None:
-                    subscription = await self._bind()
-                messages = await subscription.fetch(_BATCH, timeout=_PULL_SECONDS)
-            except (TimeoutError, nats.errors.TimeoutError):
-                # Silence is what an idle hub and a lost one have in common; the clock check tells them apart.
-                continue
-            except (nats.errors.Error, nats.js.errors.APIError, OSError) as error:
+                await self._look_at_backlog()
+                await self._pull_while_allowed()
+            except (nats.errors.Error, nats.js.errors.APIError, ConsumerGone, OSError, TimeoutError) as error:
                 log.warning("pull_failed", error=str(error) or type(error).__name__)
-                subscription = None
                 await asyncio.sleep(_RETRY_SECONDS)
-                continue
-            self._hub_heard_at = time.monotonic()
-            # Commands that came while the lease was lost belong to the other satellite: not acknowledged, they
-            # are delivered again, to it.
-            if messages and self._may_pull():
-                await self._land(messages)
+
+    async def _pull_while_allowed(self) -> None:
+        puller = Puller(
+            self._client,
+            self.site_stream,
+            DURABLE,
+            batch=_BATCH,
+            domain=self._hub_domain,
+            request_seconds=_PULL_SECONDS,
+        )
+        async with puller:
+            while self._may_pull():
+                # Silence is what an idle hub and a lost one have in common; the request's end tells them apart.
+                messages = await puller.next_batch(_PULL_SECONDS)
+                self._hub_heard_at = max(self._hub_heard_at, puller.heard_at or 0.0)
+                # Commands that came while the lease was lost belong to the other satellite: not acknowledged, they
+                # are delivered again, to it.
+                if messages and self._may_pull():
+                    await self._land(messages)
 
     async def _land(self, messages: Sequence[Msg]) -> None:
         landings = [landing for message in messages if (landing := self._landing(message)) is not None]
@@ -156,19 +164,16 @@ class Link:
         for message in messages:
             await message.ack()
         log.debug("commands_landed", pulled=len(messages), new=new)
-        if messages:  # A fetch that the server ended early answers with nothing.
-            self.drained = messages[-1].metadata.num_pending == 0
+        self.drained = messages[-1].metadata.num_pending == 0
         self._on_landed()
         # A command that was answered before has its answer published once more.
         self._outgoing.set()
 
-    async def _bind(self) -> JetStreamContext.PullSubscription:
+    async def _look_at_backlog(self) -> None:
         info = await self._hub.consumer_info(self.site_stream, DURABLE)
-        subscription = await self._hub.pull_subscribe_bind(durable=DURABLE, stream=self.site_stream)
         self.drained = info.num_pending == 0
         self._hub_heard_at = time.monotonic()
         self._on_landed()
-        return subscription
 
     def _landing(self, message: Msg) -> Landing | None:
         try:

@@ -110,7 +110,7 @@ async def test_a_broker_that_lost_acknowledged_events_gets_exactly_those_again(b
     process.start()
     async with bench.running("two") as app:
         await publish(bench, *(command("m1") for _ in range(4)))
-        await eventually(lambda: _equals(mirrored(app), {"m1": 7}))
+        await eventually(lambda: _equals(mirrored(app), {"m1": 7}), within_seconds=30)
         await eventually(lambda: outbox_is_empty(app))
     after = await stream_events(bench)
     process.kill()
@@ -119,9 +119,9 @@ async def test_a_broker_that_lost_acknowledged_events_gets_exactly_those_again(b
     process.start()
     assert len(await stream_events(bench)) == len(before)
     async with bench.running("three") as app:
-        await eventually(lambda: _same_events(bench, after), what="the lost tail is back")
+        await eventually(lambda: _same_events(bench, after), within_seconds=30, what="the lost tail is back")
         await publish(bench, command("m1"))
-        await eventually(lambda: _equals(mirrored(app), {"m1": 8}))
+        await eventually(lambda: _equals(mirrored(app), {"m1": 8}), within_seconds=30)
 
 
 async def _same_events(bench: Bench, wanted: list[Envelope]) -> bool:
