@@ -22,6 +22,7 @@ from libs.runtime.processes import Process, http_ready
 SERVE = Path(__file__).with_name("emulator") / "serve.py"
 # The user that vendors' machines leave the factory with differs; one name keeps the lab's secrets uniform.
 BMC_USER = "slipway"
+READY_WITHIN_SECONDS = 120.0  # 1 s on an idle machine with two cores.
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class BmcLab:
                 var=self.var,
                 ready=http_ready(f"{self.url}/redfish/v1/"),
                 ports=(self.port,),
+                ready_within_seconds=READY_WITHIN_SECONDS,
             ),
         )
 

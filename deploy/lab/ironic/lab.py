@@ -22,11 +22,13 @@ from deploy.lab.interpreters import quiet, run_tool
 from deploy.lab.ironic.configuration import ironic_conf
 from deploy.lab.ironic.venv import REQUIREMENTS, IronicVenv
 from deploy.lab.ironic.whole_file import write_whole
+from deploy.lab.netbox.leftovers import end_leftovers
 from libs.runtime.processes import Process
 
 API_USER = "slipway-satellite"
 HARDWARE_TYPE = "sim-redfish"
 MIGRATE_LIMIT_SECONDS = 180.0  # 7 s on an idle machine with two cores.
+READY_WITHIN_SECONDS = 180.0  # 3 s on an idle machine with two cores, half a minute while everything else starts.
 # The password has 144 random bits, so the slow hash that protects weak passwords would only slow down
 # every request; 4 is the least that bcrypt allows.
 _BCRYPT_ROUNDS = 4
@@ -80,6 +82,8 @@ class IronicLab:
         if not self._schema_complete():
             self._migrate()
         for process in self.processes():
+            # After a kill, Ironic's worker holds the port until it has noticed that its parent is gone.
+            end_leftovers(process, title=b"ironic: ")
             process.start()
 
     def stop(self) -> None:
@@ -97,6 +101,7 @@ class IronicLab:
                 ready=self._ready,
                 env={"SLIPWAY_LAB_FOLDER": str(self.var / "lab")},
                 ports=(self.port,),
+                ready_within_seconds=READY_WITHIN_SECONDS,
             ),
         )
 

@@ -21,16 +21,24 @@ LEAVE_BY_THEMSELVES_SECONDS = 3.0
 LEAVE_KILLED_SECONDS = 5.0
 
 
-def end_leftovers(process: Process) -> None:
-    """End what is left of a dead `process`'s group. Nothing happens while it runs or when it never did."""
+def end_leftovers(process: Process, title: bytes | None = None) -> None:
+    """End what is left of a dead `process`'s group. Nothing happens while it runs or when it never did.
+
+    `title` is how the command lines of its children begin, where they do not name the program that was started.
+    """
     if process.pid() is not None:
         return
     try:
         group = int(json.loads(process.pid_file.read_text())["pid"])
     except (OSError, ValueError, KeyError):
         return
-    ours = os.fsencode(process.argv[0])
-    _end(f"children of {process.name}", lambda: [pid for pid in _group_members(group) if ours in _command(pid)])
+    program = os.fsencode(process.argv[0])
+
+    def ours(pid: int) -> bool:
+        command = _command(pid)
+        return program in command or (title is not None and command.startswith(title))
+
+    _end(f"children of {process.name}", lambda: [pid for pid in _group_members(group) if ours(pid)])
 
 
 def end_in_folder(what: str, folder: Path, program: Path) -> None:
