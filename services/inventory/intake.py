@@ -19,7 +19,6 @@ from libs.contracts.ids import derived_uuid, is_uuid
 from libs.contracts.inventory import (
     DeviceTypeFacts,
     DeviceTypeUpdated,
-    MachineState,
     ProfileFacts,
     RackFacts,
     RackUpdated,
@@ -29,7 +28,7 @@ from libs.contracts.inventory import (
 from libs.contracts.message import Message
 from services.inventory import store
 from services.inventory.adapters.source import Walk
-from services.inventory.model.machine import Change
+from services.inventory.model.machine import Change, Machine
 from services.inventory.model.source import (
     DeviceProblem,
     SourceDevice,
@@ -43,7 +42,7 @@ from services.inventory.model.source import (
     written_fields,
 )
 
-# A transaction of this many machines lasts tens of milliseconds, so that commands for them hardly wait.
+# A transaction of this many new machines lasts tens of milliseconds.
 BATCH = 100
 
 Transactions = Callable[[], AbstractAsyncContextManager[Context]]
@@ -86,39 +85,68 @@ async def take_in(walk: Walk, transaction: Transactions) -> Intake:
             result.problems.append(found)
         else:
             wanted[found] = device
-    ids = sorted(wanted)
-    for first in range(0, len(ids), BATCH):
-        async with transaction() as ctx:
-            part = {key: wanted[key] for key in ids[first : first + BATCH]}
-            result.changed += await _machines(ctx, part, profiles)
-    async with transaction() as ctx:
-        result.changed += await _bad_records(ctx, result.problems, by_netbox_id)
-        if walk.full:
-            bad = {by_netbox_id[p.netbox_id] for p in result.problems if p.netbox_id in by_netbox_id}
-            result.changed += await _missing(ctx, known - set(wanted) - bad)
+    result.changed += await _register(transaction, {k: d for k, d in wanted.items() if k not in known}, profiles)
+    result.changed += await _update(transaction, {k: d for k, d in wanted.items() if k in known}, profiles)
+    words = {by_netbox_id[p.netbox_id]: p.problem for p in result.problems if p.netbox_id in by_netbox_id}
+    await _each(transaction, words, lambda machine, now: bad_record(machine, words[machine.id]))
+    if walk.full:
+        result.changed += await _each(transaction, known - set(wanted) - set(words), missing)
     if result.changed or walk.full:
-        async with transaction() as ctx:
-            result.changed += await _duplicates(ctx)
+        result.changed += await _duplicates(transaction)
     return result
 
 
-async def _machines(ctx: Context, wanted: dict[str, SourceDevice], profiles: Sequence[ProfileFacts]) -> int:
-    known = await store.lock_all(ctx.conn, wanted)
-    new: list[Change] = []
+Decide = Callable[[Machine, datetime], Change]
+
+
+async def _each(transaction: Transactions, machine_ids: Iterable[str], decide: Decide) -> int:
+    """Change the machines that `decide` changes, each locked alone in a transaction of its own; how many.
+
+    Most do not change, and those are not locked at all. Two locks in one transaction could meet those of a batch of
+    commands in the other order.
+    """
+    ids = sorted(machine_ids)
     changed = 0
-    for machine_id, device in wanted.items():
-        profile = profile_for(device.device_type, profiles)
-        machine = known.get(machine_id)
-        if machine is None:
-            new.append(register(machine_id, device, profile, ctx.now))
-            continue
-        change = update(machine, device, profile, ctx.now)
-        await store.save(ctx, machine, change)
-        changed += bool(change.events)
-        if device.owned is not None and not _same_fields(device.owned, written_fields(change.machine)):
-            await store.want_written(ctx, change.machine)
-    await store.add_machines(ctx, new)
-    return changed + len(new)
+    for first in range(0, len(ids), BATCH):
+        async with transaction() as ctx:
+            found = await store.load_all(ctx.conn, ids[first : first + BATCH])
+            differing = [machine.id for machine in found if decide(machine, ctx.now).machine != machine]
+        for machine_id in differing:
+            async with transaction() as ctx:
+                machine = await store.lock(ctx.conn, machine_id)
+                if machine is not None:
+                    change = decide(machine, ctx.now)
+                    await store.save(ctx, machine, change)
+                    changed += bool(change.events)
+    return changed
+
+
+async def _register(
+    transaction: Transactions, wanted: dict[str, SourceDevice], profiles: Sequence[ProfileFacts]
+) -> int:
+    ids = sorted(wanted)
+    for first in range(0, len(ids), BATCH):
+        async with transaction() as ctx:
+            new = [
+                register(key, wanted[key], profile_for(wanted[key].device_type, profiles), ctx.now)
+                for key in ids[first : first + BATCH]
+            ]
+            await store.add_machines(ctx, new)
+    return len(ids)
+
+
+async def _update(transaction: Transactions, wanted: dict[str, SourceDevice], profiles: Sequence[ProfileFacts]) -> int:
+    def decide(machine: Machine, now: datetime) -> Change:
+        device = wanted[machine.id]
+        return update(machine, device, profile_for(device.device_type, profiles), now)
+
+    changed = await _each(transaction, wanted, decide)
+    async with transaction() as ctx:
+        for machine in await store.load_all(ctx.conn, wanted):
+            owned = wanted[machine.id].owned
+            if owned is not None and not _same_fields(owned, written_fields(machine)):
+                await store.want_written(ctx, machine)
+    return changed
 
 
 def _same_fields(theirs: Any, ours: dict[str, str | None]) -> bool:
@@ -134,34 +162,14 @@ def _plain(value: str | None) -> str | datetime:
         return text
 
 
-async def _bad_records(ctx: Context, problems: Iterable[DeviceProblem], by_netbox_id: dict[int, str]) -> int:
-    words = {by_netbox_id[p.netbox_id]: p.problem for p in problems if p.netbox_id in by_netbox_id}
-    for machine in (await store.lock_all(ctx.conn, words)).values():
-        await store.save(ctx, machine, bad_record(machine, words[machine.id]))
-    return 0
-
-
-async def _missing(ctx: Context, machine_ids: set[str]) -> int:
-    changed = 0
-    for machine in (await store.lock_all(ctx.conn, machine_ids)).values():
-        if machine.state is MachineState.RETIRED:
-            continue
-        change = missing(machine, ctx.now)
-        await store.save(ctx, machine, change)
-        changed += bool(change.events)
-    return changed
-
-
-async def _duplicates(ctx: Context) -> int:
+async def _duplicates(transaction: Transactions) -> int:
     """Compare all with all, because a new record may share something with one that did not change."""
-    shared = duplicates(await store.known_machines(ctx.conn))
-    held = await store.held_as_duplicates(ctx.conn)
-    changed = 0
-    for machine in (await store.lock_all(ctx.conn, {*shared, *held})).values():
-        change = set_duplicates(machine, shared.get(machine.id, ()), ctx.now)
-        await store.save(ctx, machine, change)
-        changed += bool(change.events)
-    return changed
+    async with transaction() as ctx:
+        shared = duplicates(await store.known_machines(ctx.conn))
+        held = await store.held_as_duplicates(ctx.conn)
+    return await _each(
+        transaction, {*shared, *held}, lambda machine, now: set_duplicates(machine, shared.get(machine.id, ()), now)
+    )
 
 
 async def _places(ctx: Context, walk: Walk) -> None:

@@ -315,11 +315,9 @@ async def device_model(conn: AsyncConnection, slug: str) -> str:
     return str((await conn.execute(statement)).scalar() or "")
 
 
-async def lock_all(conn: AsyncConnection, machine_ids: Iterable[str]) -> dict[str, Machine]:
-    """These machines, locked until the end of the transaction (always in the order of their ids)."""
+async def load_all(conn: AsyncConnection, machine_ids: Iterable[str]) -> list[Machine]:
     statement = select(machine_table.c.facts).where(machine_table.c.id.in_(list(machine_ids)))
-    rows = await conn.execute(statement.order_by(machine_table.c.id).with_for_update())
-    return {machine.id: machine for machine in map(machine_of, rows.scalars())}
+    return [machine_of(facts) for facts in (await conn.execute(statement)).scalars()]
 
 
 async def machines_where(conn: AsyncConnection, *conditions: Any) -> list[Machine]:

@@ -162,7 +162,7 @@ def _replaced(machine: Machine, wanted: Sequence[Hold], kinds: Sequence[str], no
 def missing(machine: Machine, now: datetime) -> Change:
     """A complete walk did not see it. That is no reason to forget it, only to keep it out of use."""
     hold = automatic_hold(machine.id, NETBOX, MISSING, "it is no longer in NetBox", now)
-    if machine.hold(hold.id) is not None:
+    if machine.hold(hold.id) is not None or machine.state is MachineState.RETIRED:
         return Change(machine)
     return Change(machine).noted(holds=(*machine.holds, hold)).drifted("presence", "known", "not in NetBox", NETBOX)
 
