@@ -152,6 +152,13 @@ class Reason(Body):
     reason: Line = Field(description="one line of at most 500 characters")
 
 
+class Cancel(Body):
+    """Why it is cancelled; may be left out."""
+
+    model_config = example(reason="wrong profile")
+    reason: Line | None = Field(None, description="one line of at most 500 characters")
+
+
 class SetPrice(Body):
     """The price of one machine-hour from `valid_from` on (now when left out). Amounts are exact decimals as text."""
 

@@ -31,18 +31,19 @@ class Owners:
     def reachable(self) -> bool:
         return self._bus.is_connected
 
-    async def ask(self, subject: str, call: Call) -> Answer:
+    async def ask(self, subject: str, call: Call, patience_seconds: float | None = None) -> Answer:
         """The owner's answer, whatever its status. Raises Refusal 503 (none) or 502 (unreadable)."""
         service = subject.split(".")[1]
+        within = patience_seconds or self._answer_within_seconds
         if not self._bus.is_connected:
             # The client would keep the request and send it when the bus is back, long after we said 503.
             raise unavailable("gateway.bus_unavailable", "The message bus cannot be reached just now.")
         try:
-            reply = await self._bus.request(subject, call.model_dump_json().encode(), self._answer_within_seconds)
+            reply = await self._bus.request(subject, call.model_dump_json().encode(), within)
         except nats.errors.NoRespondersError:
             raise _no_answer(service, "is not running") from None
         except (TimeoutError, nats.errors.TimeoutError):
-            raise _no_answer(service, f"did not answer within {self._answer_within_seconds:g} s") from None
+            raise _no_answer(service, f"did not answer within {within:g} s") from None
         except nats.errors.Error as error:
             raise _no_answer(service, f"could not be asked ({type(error).__name__})") from None
         try:

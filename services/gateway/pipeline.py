@@ -57,7 +57,7 @@ async def serve(gate: Gate, route: Route, request: Request) -> Response:
         params=await _params(route, request, access),
     )
     subject = subject_of(_owner(route, call.params), route.call, writes=route.writes)
-    answer = await gate.owners.ask(subject, call)
+    answer = await gate.owners.ask(subject, call, route.patience_seconds)
     if answer.status >= 400:
         raise _refusal_of(answer, hidden_by_role=route.writes and _only_looks(access, gate.door))
     return _response(gate.door, request, answer)

@@ -119,8 +119,11 @@ def _validated(where: str, model: type[BaseModel], values: Any) -> dict[str, Any
 
 
 async def body_values(request: Request, model: type[BaseModel] | None) -> dict[str, Any]:
-    """The body's fields; a route without a body accepts none, or an empty object."""
+    """The body's fields; one without a required field may be left out, and where none belongs {} is fine too."""
     payload = await _bounded_body(request)
+    required = model is not None and any(field.is_required() for field in model.model_fields.values())
+    if not payload.strip() and model is not None and not required:
+        return _validated("body", model, {})
     if model is None and payload.strip() in (b"", b"{}"):
         return {}
     if model is None:

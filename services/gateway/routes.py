@@ -76,6 +76,7 @@ class Route:
     body: type[BaseModel] | None = None
     guarded: bool = False  # Takes If-Match.
     fill: Fill = Fill.NOTHING
+    patience_seconds: float | None = None  # When the owner may take longer than others.
 
     @property
     def writes(self) -> bool:
@@ -107,6 +108,7 @@ def write(
     status: int = 200,
     guarded: bool = False,
     fill: Fill = Fill.NOTHING,
+    patience_seconds: float | None = None,
 ) -> Route:
     owner, _, call = order.partition(".")
     return Route(
@@ -122,6 +124,7 @@ def write(
         body=body,
         guarded=guarded,
         fill=fill,
+        patience_seconds=patience_seconds,
     )
 
 
@@ -147,7 +150,8 @@ ROUTES: tuple[Route, ...] = (
 
     read(BOTH, "/operations", "audit.list_operations", Page[OperationFacts], "List operations", filters.OperationQuery),
     read(BOTH, "/operations/{operation_id}", f"{Owner.OF_OPERATION}.get_operation", OperationFacts, "Show an operation with its steps"),
-    write(BOTH, "POST", "/operations/{operation_id}/cancel", f"{Owner.OF_OPERATION}.cancel_operation", OperationFacts, "Cancel an operation; what it took is given back", status=202),
+    write(BOTH, "POST", "/operations/{operation_id}/cancel", f"{Owner.OF_OPERATION}.cancel_operation", Started, "Cancel an operation; what it took is given back", bodies.Cancel, 202),
+    write(O, "POST", "/operations/{operation_id}/resume", f"{Owner.OF_OPERATION}.resume_operation", Started, "Go on with an operation that waits for a human", status=202),
 
     read(BOTH, "/profiles", "inventory.list_profiles", Page[ProfileFacts], "List the kinds of machine that can be asked for", filters.ListQuery),
     read(BOTH, "/profiles/{name}", "inventory.get_profile", ProfileFacts, "Show a profile"),
@@ -199,8 +203,8 @@ ROUTES: tuple[Route, ...] = (
     read(O, "/audit/export", "audit.export_events", Page[answers.EventDocument], "Export events page by page", filters.EventQuery),
 
     read(O, "/projections", f"{Owner.OF_SERVICE}.projections", Document, "List a service's projections", filters.ServiceQuery),
-    write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection from its stream and compare"),
+    write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection from its stream and compare", patience_seconds=120),
     read(O, "/services/{service}/dead-letters", f"{Owner.OF_SERVICE}.dead_letters", Page[answers.DeadLetter], "List messages that a service could not handle", filters.PageQuery),
-    write(O, "POST", "/services/{service}/dead-letters/{id}/redrive", f"{Owner.OF_SERVICE}.redrive", Document, "Have a dead letter handled again"),
+    write(O, "POST", "/services/{service}/dead-letters/{id}/redrive", f"{Owner.OF_SERVICE}.redrive", Document, "Have a dead letter handled again", status=202),
 )
 # fmt: on
