@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from libs.contracts.site import RunnerNode, RunTemplate
+from services.satellite.adapters.playbook_files import PLAYBOOKS, playbook_file
 from services.satellite.errors import Failure
 from services.satellite.ports import LogSink, RunStats
 
-PLAYBOOKS = Path(__file__).resolve().parent.parent / "playbooks"
 RUN_SECONDS = 2700  # The life cycle's own limit for the step.
 _BATCH_SECONDS = 0.5
 _FORKS = 10
@@ -42,16 +42,13 @@ class AnsibleRunner:
         self._playbooks = playbooks
 
     async def run_template(self, order: RunTemplate, log: LogSink) -> RunStats:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", order.playbook):
-            raise Failure("playbook_unknown", f"{order.playbook!r} is not the name of a playbook.")
-        if not (self._playbooks / f"{order.playbook}.yml").is_file():
-            raise Failure("playbook_unknown", f"This site's runner has no playbook {order.playbook!r}.")
+        playbook = playbook_file(order.playbook, self._playbooks)
         if shutil.which("ssh") is None:
             raise Failure("ssh_missing", "The satellite's machine has no ssh program.", "Install openssh-client.")
         self._check_nodes(order)
         run = self._folder / re.sub(r"[^A-Za-z0-9-]", "_", order.run_id)
         self._write_run(run, order)
-        return _judged(order, await _run(run, f"{order.playbook}.yml", self._playbooks, log))
+        return _judged(order, await _run(run, playbook, log))
 
     def _check_nodes(self, order: RunTemplate) -> None:
         for node in order.nodes:
@@ -95,7 +92,7 @@ def _place(node: RunnerNode) -> str:
     return node.address if node.ssh_port == 22 else f"[{node.address}]:{node.ssh_port}"
 
 
-async def _run(run: Path, playbook: str, playbooks: Path, log: LogSink) -> dict[str, Any]:
+async def _run(run: Path, playbook: Path, log: LogSink) -> dict[str, Any]:
     """Run it in a thread; its lines go to `log` in batches. Returns {status, stats}."""
     lines: asyncio.Queue[str | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -106,7 +103,7 @@ async def _run(run: Path, playbook: str, playbooks: Path, log: LogSink) -> dict[
             loop.call_soon_threadsafe(lines.put_nowait, line)
         return False  # The event's file is not needed.
 
-    work = loop.run_in_executor(None, _run_now, run, playbook, playbooks, on_event, given_up)
+    work = loop.run_in_executor(None, _run_now, run, playbook, on_event, given_up)
     work.add_done_callback(lambda _: lines.put_nowait(None))
     try:
         await _pass_on(lines, log)
@@ -128,7 +125,7 @@ async def _pass_on(lines: asyncio.Queue[str | None], log: LogSink) -> None:
             await log(said)
 
 
-def _run_now(run: Path, playbook: str, playbooks: Path, on_event: Any, given_up: threading.Event) -> dict[str, Any]:
+def _run_now(run: Path, playbook: Path, on_event: Any, given_up: threading.Event) -> dict[str, Any]:
     import ansible_runner  # Here, because most satellites' lives never need its memory.
 
     environment = {
@@ -142,9 +139,9 @@ def _run_now(run: Path, playbook: str, playbooks: Path, on_event: Any, given_up:
     }
     done = ansible_runner.run(
         private_data_dir=str(run),
-        project_dir=str(playbooks),
+        project_dir=str(playbook.parent),
         inventory=str(run / "inventory" / "hosts.json"),
-        playbook=playbook,
+        playbook=playbook.name,
         envvars=environment,
         forks=_FORKS,
         timeout=RUN_SECONDS,

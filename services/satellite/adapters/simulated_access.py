@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import re
 import struct
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from libs.contracts.site import RunTemplate
 from services.satellite.adapters.keys import fingerprint
+from services.satellite.adapters.playbook_files import playbook_file
 from services.satellite.adapters.simulated_fleet import Hardware
 from services.satellite.adapters.simulated_store import Record, SimulatedStore
 from services.satellite.errors import Failure
@@ -131,8 +131,7 @@ class SimulatedRunner:
         self._access = access
 
     async def run_template(self, order: RunTemplate, log: LogSink) -> RunStats:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", order.playbook):
-            raise Failure("playbook_unknown", f"This site's runner has no playbook {order.playbook!r}.")
+        playbook_file(order.playbook)
         await log([f"PLAY [{order.playbook}] ****"])
         stats = {node.name: {"ok": 0, "changed": 0, "unreachable": 0, "failures": 0} for node in order.nodes}
         for task in _TASKS:

@@ -89,7 +89,9 @@ def _hosts(path: Path | None) -> dict[str, tuple[str, int]]:
     try:
         return {str(name): (str(at["address"]), int(at["ssh_port"])) for name, at in found.items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise SettingMissing(f"SLIPWAY_HOSTS_FILE: {path}: every machine needs address and ssh_port ({error})") from error
+        raise SettingMissing(
+            f"SLIPWAY_HOSTS_FILE: {path}: every machine needs address and ssh_port ({error})"
+        ) from error
 
 
 def _simulated(settings: SatelliteSettings) -> Site:
