@@ -13,6 +13,7 @@ from services.provisioning.calls import create_cluster, delete_cluster
 from services.provisioning.handlers import COMMANDS
 from services.provisioning.projections import PROJECTIONS
 from services.provisioning.queries import QUERIES
+from services.provisioning.run_log import OBSERVATIONS, list_run_lines
 from services.provisioning.sagas import SAGAS
 from services.provisioning.settings import Settings
 
@@ -37,6 +38,7 @@ service = Service(
     metadata=store.metadata,
     settings=Settings(),
     commands=COMMANDS,
+    observations=OBSERVATIONS,
     sagas=SAGAS,
     operation_events=(
         ProvisioningOperationStarted,
@@ -44,7 +46,7 @@ service = Service(
         ProvisioningOperationFinished,
     ),
     projections=PROJECTIONS,
-    queries=QUERIES,
+    queries={**QUERIES, "list_run_lines": list_run_lines},
     calls=CALLS,
     on_start=seed_catalogue,
 )

@@ -106,6 +106,17 @@ template_table = Table(
     Column("version", Integer, nullable=False),
 )
 
+run_line_table = Table(
+    "run_line",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("line", Integer, primary_key=True),
+    Column("operation_id", Text, nullable=False),
+    Column("cluster_id", Text, ForeignKey("provisioning.cluster.id"), nullable=False),
+    Column("content", Text, nullable=False),
+    Column("received_at", DateTime(timezone=True), nullable=False),
+)
+
 tenant_table = Table(
     "tenant",
     metadata,

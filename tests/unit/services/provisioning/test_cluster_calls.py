@@ -17,6 +17,7 @@ from libs.contracts.provisioning import (
     WithdrawCluster,
 )
 from libs.contracts.replies import Problem, Reply, ok
+from libs.contracts.site import RunnerLog
 from libs.testing.kit import ServiceKit
 from services.provisioning.app import service
 from tests.unit.services.provisioning.provisioning_world import know_site, know_tenant, prepare, public_key, wanted
@@ -327,6 +328,23 @@ async def test_nodes_and_clusters_are_listed(kit: ServiceKit) -> None:
     assert [node["name"] for node in ready_ones[0]["nodes"]] == ["train-1", "train-2"]
     by_name = (await kit.query("list_clusters", {"sort": "name", "q": "a"}, tenants=ACME)).body["items"]
     assert [each["name"] for each in by_name] == ["another", "train"]
+
+
+async def test_the_log_of_the_templates_run_is_kept_once_and_in_order_for_its_tenant(kit: ServiceKit) -> None:
+    cluster_id, operation_id = await created(kit)
+    about = {"run_id": "run-1", "cluster_id": cluster_id, "operation_id": operation_id}
+    asked = {"operation_id": operation_id}
+    assert (await kit.query("list_run_lines", asked, tenants=ACME)).body["items"] == []
+    await kit.observe(RunnerLog(**about, first_line=3, lines=("ok: [train-1]", "x" * 9000)))
+    await kit.observe(RunnerLog(**about, first_line=1, lines=("PLAY [plain]", "TASK [hosts]")))
+    await kit.observe(RunnerLog(**about, first_line=1, lines=("PLAY [plain]", "TASK [hosts]")))
+    await kit.observe(RunnerLog(**{**about, "cluster_id": "clu-other"}, first_line=9, lines=("not ours",)))
+    await kit.observe(RunnerLog(**about, first_line=10**9, lines=("too far",)))
+    items = (await kit.query("list_run_lines", asked, tenants=ACME)).body["items"]
+    assert [item["line"] for item in items] == [1, 2, 3, 4]
+    assert items[2]["content"] == "ok: [train-1]" and len(items[3]["content"]) == 4000
+    assert (await kit.query("list_run_lines", asked, tenants=("other",))).status == 404
+    assert (await kit.query("list_run_lines", {"operation_id": "op-prv-nope"}, tenants=ACME)).status == 404
 
 
 async def test_images_and_templates_are_seeded_once_and_changed_with_their_etag(kit: ServiceKit) -> None:
