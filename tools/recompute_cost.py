@@ -148,8 +148,8 @@ def recompute(events: Iterable[dict[str, Any]], until: int | None = None) -> dic
                     entry["unpriced_seconds"] += seconds
                 else:
                     entry["exact"][currency] = entry["exact"].get(currency, Fraction(0)) + price * seconds
-    for group in sums.values():
-        for entry in group.values():
+    for entries in sums.values():
+        for entry in entries.values():
             exact = entry.pop("exact")
             entry["price_seconds"] = {currency: exact_text(exact[currency]) for currency in sorted(exact)}
             entry["amounts"] = {currency: rounded(exact[currency] / 3600) for currency in sorted(exact)}
