@@ -32,8 +32,9 @@ HEALTH_ACTOR = "system:health"
 POLICY_ACTOR = "system:policy"
 WRITES_AT_ONCE = 50
 LONGEST_WRITE_BACKOFF = timedelta(minutes=5)
-# Longer than the slowest walk; a holder that died is replaced after it.
-SOURCE_LEASE_SECONDS = 180.0
+# A holder that died is replaced after it. A walk that lasts longer may meet another's: harmless, for both only take in
+# differences.
+SOURCE_LEASE_SECONDS = 30.0
 MAX_PROBLEMS_KEPT = 500
 
 log = structlog.get_logger("inventory")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
@@ -66,24 +66,26 @@ class ManifestFile:
     path: Path
 
     async def read(self, since: datetime | None) -> Walk:
-        """Always everything: the file carries no times."""
-        return await asyncio.to_thread(self._read)
+        """Everything, every time; the file's own time stands for its newest change."""
+        return await asyncio.to_thread(self._read, since is None)
 
     async def write(self, writes: Sequence[Write]) -> list[str]:
         return ["" for _ in writes]
 
-    def _read(self) -> Walk:
+    def _read(self, full: bool) -> Walk:
         try:
+            changed = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
             manifest = _Manifest.model_validate(yaml.safe_load(self.path.read_text()))
         except (OSError, yaml.YAMLError, ValidationError) as error:
             raise SourceUnavailable(f"the manifest {self.path} can't be read: {error}") from error
         site = manifest.site.slug
         return Walk(
-            full=True,
+            full=full,
             sites=(SiteRecord(site, manifest.site.name, None),),
             racks=tuple(RackRecord(_rack_id(site, rack.name), rack.name, site, None) for rack in manifest.racks),
             device_types=tuple(DeviceTypeRecord(k.slug, k.manufacturer, k.model, None) for k in manifest.device_types),
             devices=tuple(_device(site, machine) for machine in manifest.machines),
+            newest=changed,
         )
 
 
