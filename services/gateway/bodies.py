@@ -55,7 +55,7 @@ class CreateCluster(Body):
 
     model_config = example(
         name="train-1",
-        profile="gpu-h100-8",
+        profile="h100-sxm-8",
         node_count=4,
         template="plain",
         ssh_authorized_keys=["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJr2wq0yVbCkXl2jmS5wq1kq3n0c7b4v6T8u9yZaBcDe alice"],
@@ -97,6 +97,9 @@ class PutImage(Body):
         pattern=r"^(?:sha256:)?[0-9a-f]{64}$", description="sha256 of the image's bytes, 64 hex digits"
     )
     description: Prose = ""
+    login_user: str = Field(
+        "ubuntu", pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="a POSIX user name: who logs in on its nodes"
+    )
 
 
 class PutTemplate(Body):
@@ -123,7 +126,7 @@ class PutProfile(Body):
         description="8 × H100 SXM", device_types=["dgx-h100"], gpu_model="H100", gpu_count=8, memory_gib=2048
     )
     description: Prose
-    device_types: list[Slug] = Field(min_length=1, max_length=100, description=f"Device types, each {SLUG_FORM}")
+    device_types: list[Name] = Field(min_length=1, max_length=100, description="Slugs of NetBox device types")
     gpu_model: str = Field("", max_length=100)
     gpu_count: int = Field(0, ge=0, le=64, strict=True)
     cpu_sockets: int | None = Field(None, ge=1, le=64, strict=True)

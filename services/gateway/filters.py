@@ -113,10 +113,18 @@ class UsageQuery(ListQuery):
     to: AwareDatetime | None = Field(None, description="Intervals that start before this instant")
 
 
+class AnomalyQuery(ListQuery):
+    cluster_id: list[Value] = many()
+    machine_id: list[Value] = many()
+
+
 class CostQuery(Query):
     by: Literal["hour", "day", "cluster", "tenant"] = Field(description="What one line sums up")
-    cluster_id: Value | None = None
-    tenant: Value | None = None
+    basis: Literal["used", "booked"] | None = Field(
+        None, description="A correction counts when the machine was used, or when it was booked"
+    )
+    cluster_id: list[Value] = many()
+    tenant: list[Value] = many()
     from_: AwareDatetime | None = Field(None, alias="from", description="From this instant on")
     to: AwareDatetime | None = Field(None, description="Before this instant")
 
@@ -144,6 +152,23 @@ class EventQuery(ListQuery):
     tenant: list[Value] = many()
     from_: AwareDatetime | None = Field(None, alias="from", description="From this instant on")
     to: AwareDatetime | None = Field(None, description="Before this instant")
+
+
+class ExportQuery(EventQuery):
+    limit: int | None = Field(None, ge=1, le=2000, description="Events on a page; a page is cut at 600 KiB")
+
+
+class TimelineQuery(PageQuery):
+    limit: int | None = Field(None, ge=1, le=1000, description="Events on a page; a page is cut at 600 KiB")
+    full: bool | None = Field(None, description="With each event's data")
+
+
+class SshConfigQuery(Query):
+    known_hosts_file: str | None = Field(
+        None,
+        pattern=r'^[^"\x00-\x1f]{1,1000}$',
+        description="Where you will keep the known_hosts lines: a path of at most 1000 characters, without quotes",
+    )
 
 
 class ServiceQuery(Query):

@@ -92,9 +92,22 @@ def read(
     query: type[filters.Query] = filters.Query,
     need: Need = Need.READ,
     fill: Fill = Fill.NOTHING,
+    patience_seconds: float | None = None,
 ) -> Route:
     owner, _, call = question.partition(".")
-    return Route(doors, "GET", path, owner, call, answer, summary, need, query=query, fill=fill)
+    return Route(
+        doors,
+        "GET",
+        path,
+        owner,
+        call,
+        answer,
+        summary,
+        need,
+        query=query,
+        fill=fill,
+        patience_seconds=patience_seconds,
+    )
 
 
 def write(
@@ -137,7 +150,7 @@ ROUTES: tuple[Route, ...] = (
     read(BOTH, "/clusters", "provisioning.list_clusters", Page[ClusterFacts], "List clusters", filters.ClusterQuery),
     read(BOTH, "/clusters/{cluster_id}", "provisioning.get_cluster", ClusterFacts, "Show a cluster"),
     read(BOTH, "/clusters/{cluster_id}/nodes", "provisioning.list_nodes", Page[NodeFacts], "List a cluster's nodes", filters.PageQuery),
-    read(T, "/clusters/{cluster_id}/ssh-config", "provisioning.get_ssh_config", answers.SshConfig, "How to log in to a cluster's nodes"),
+    read(T, "/clusters/{cluster_id}/ssh-config", "provisioning.get_ssh_config", answers.SshConfig, "How to log in to a cluster's nodes", filters.SshConfigQuery),
     write(T, "POST", "/clusters", "provisioning.create_cluster", answers.ClusterStarted, "Create a cluster", bodies.CreateCluster, 202, fill=Fill.TENANT),
     write(BOTH, "DELETE", "/clusters/{cluster_id}", "provisioning.delete_cluster", answers.ClusterStarted, "Delete a cluster", status=202, guarded=True),
 
@@ -166,11 +179,11 @@ ROUTES: tuple[Route, ...] = (
     read(O, "/machines", "inventory.list_machines", Page[MachineFacts], "List machines", filters.MachineQuery),
     read(O, "/machines/{machine_id}", "inventory.get_machine", MachineFacts, "Show a machine, by id or name"),
     write(O, "POST", "/enrolments", "inventory.enrol_machines", answers.EnrolmentStarted, "Enrol machines: from EXPECTED to AVAILABLE", bodies.Enrol, 202),
-    write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202),
+    write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/quarantine", "inventory.quarantine_machine", MachineFacts, "Take a machine out of the pool", bodies.Reason, guarded=True),
     write(O, "POST", "/machines/{machine_id}/release-quarantine", "inventory.release_quarantine", Started, "Sanitize and validate a quarantined machine again", bodies.Reason, 202, guarded=True),
-    write(O, "POST", "/machines/{machine_id}/holds", "inventory.add_hold", MachineFacts, "Keep a machine from use until you remove the hold", bodies.Reason, 201),
-    write(O, "DELETE", "/machines/{machine_id}/holds/{hold_id}", "inventory.remove_hold", MachineFacts, "Remove a hold"),
+    write(O, "POST", "/machines/{machine_id}/holds", "inventory.add_hold", MachineFacts, "Keep a machine from use until you remove the hold", bodies.Reason, guarded=True),
+    write(O, "DELETE", "/machines/{machine_id}/holds/{hold_id}", "inventory.remove_hold", MachineFacts, "Remove a hold", guarded=True),
     read(O, "/sources", "inventory.list_sources", Page[Document], "List sources of truth: age of the last good data, last error", filters.PageQuery),
     write(O, "POST", "/sources/netbox/read", "inventory.read_source", Document, "Read NetBox now", status=202),
 
@@ -180,10 +193,12 @@ ROUTES: tuple[Route, ...] = (
 
     read(O, "/runs", "validation.list_runs", Page[RunFacts], "List validation runs", filters.RunQuery),
     read(O, "/runs/{id}", "validation.get_run", RunFacts, "Show a validation run with its checks"),
+    read(O, "/checks", "validation.list_checks", Page[Document], "List the checks there are and what each proves"),
     read(O, "/findings", "validation.list_findings", Page[FindingFacts], "List findings about machines", filters.FindingQuery),
 
     read(BOTH, "/usage", "cost.list_usage", Page[UsageFacts], "List metered intervals", filters.UsageQuery, COSTS),
     read(BOTH, "/costs", "cost.get_costs", Document, "Sum up usage and cost", filters.CostQuery, COSTS),
+    read(O, "/usage-anomalies", "cost.list_anomalies", Page[Document], "List node events that made no sense and billed nothing", filters.AnomalyQuery, COSTS),
     read(BOTH, "/prices", "cost.list_prices", Page[PriceFacts], "List prices", filters.PriceQuery, COSTS),
     write(O, "PUT", "/prices/{profile}", "cost.set_price", PriceFacts, "Set the price of a profile's machine-hour", bodies.SetPrice, guarded=True),
 
@@ -198,9 +213,10 @@ ROUTES: tuple[Route, ...] = (
     write(O, "DELETE", "/grants/{id}", "identity.revoke_grant", GrantFacts, "Take a role away"),
 
     read(BOTH, "/events", "audit.list_events", Page[answers.EventDocument], "List events, oldest first", filters.EventQuery),
-    read(O, "/timeline/{entity_id}", "audit.get_timeline", Page[Document], "The life of one machine, cluster, …", filters.PageQuery),
+    read(O, "/timeline/{entity_id}", "audit.get_timeline", Page[Document], "The life of one machine, cluster, …", filters.TimelineQuery),
     read(O, "/audit/gaps", "audit.list_gaps", Document, "Gaps in the services' event sequences"),
-    read(O, "/audit/export", "audit.export_events", Page[answers.EventDocument], "Export events page by page", filters.EventQuery),
+    read(O, "/audit/chain", "audit.verify_chain", Document, "Recompute the digests of every event kept", patience_seconds=120),
+    read(O, "/audit/export", "audit.export_events", Page[answers.EventDocument], "Export events page by page, by service and sequence", filters.ExportQuery),
 
     read(O, "/projections", f"{Owner.OF_SERVICE}.projections", Document, "List a service's projections", filters.ServiceQuery),
     write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection from its stream and compare", patience_seconds=120),

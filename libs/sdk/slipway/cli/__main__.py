@@ -1,0 +1,5 @@
+"""`python -m slipway.cli`."""
+
+from slipway.cli import main
+
+main()

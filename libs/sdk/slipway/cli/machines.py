@@ -1,0 +1,209 @@
+"""`slipway machines`: what is there, and what an operator does with it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from slipway.cli import progress
+from slipway.cli.output import Column, ago, console, exact, print_facts, print_json, state
+from slipway.cli.session import DEFAULT_LIMIT, Json, Limit, Sort, Wait, group, run, show_list, show_one, usage_error
+from slipway.client import Client
+from slipway.doors import Door
+from slipway.models import Document, Machine, Operation, Started
+
+machines = group("machines", "Physical machines: list, enrol, retry, quarantine, release. (operators)")
+GROUPS = (machines,)
+
+Name = Annotated[str, typer.Argument(metavar="MACHINE", help="Name or id of the machine.")]
+Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; kept in the machine's history.")]
+
+
+def _why(machine: Machine) -> str:
+    if machine.reason:
+        step = f"{machine.failed_step}: " if machine.failed_step else ""
+        return step + machine.reason.message
+    return "; ".join(f"held: {hold.reason}" for hold in machine.holds)
+
+
+COLUMNS = (
+    Column[Machine]("NAME", lambda m: m.name),
+    Column[Machine]("SITE", lambda m: m.site),
+    Column[Machine]("RACK", lambda m: m.rack),
+    Column[Machine]("PROFILE", lambda m: m.profile),
+    Column[Machine]("STATE", lambda m: state(m.state)),
+    Column[Machine]("HEALTH", lambda m: state(m.health)),
+    Column[Machine]("FOR", lambda m: ago(m.state_since), right=True),
+    Column[Machine]("TENANT", lambda m: m.tenant),
+    Column[Machine]("WHY", _why, grows=True),
+)
+
+
+@machines.command("list")
+def list_machines(
+    state_: Annotated[list[str] | None, typer.Option("--state", "-s", help="In this state; may be repeated.")] = None,
+    health: Annotated[list[str] | None, typer.Option("--health", help="HEALTHY, SUSPECT, FAILED, UNKNOWN.")] = None,
+    site: Annotated[list[str] | None, typer.Option("--site", help="At this site; may be repeated.")] = None,
+    rack: Annotated[list[str] | None, typer.Option("--rack", help="In this rack; may be repeated.")] = None,
+    profile: Annotated[list[str] | None, typer.Option("--profile", help="Of this profile; may be repeated.")] = None,
+    search: Annotated[str | None, typer.Option("--search", "-q", help="Text in name, serial, ….")] = None,
+    sort: Sort = None,
+    limit: Limit = DEFAULT_LIMIT,
+    as_json: Json = False,
+) -> None:
+    """List machines with their state, and why those are stuck that are.
+
+    \b
+      slipway machines list
+      slipway machines list --rack r1 --state FAILED --state QUARANTINED
+      slipway machines list --json | jq -r '.items[] | select(.eligible) | .name'
+    """
+    show_list(
+        lambda client: client.machines.pages(
+            state=state_, health=health, site=site, rack=rack, profile=profile, q=search, sort=sort
+        ),
+        COLUMNS,
+        as_json=as_json,
+        limit=limit,
+        nothing="No machines match. Is the source of truth read? See: slipway sources list",
+    )
+
+
+@machines.command("show")
+def show_machine(machine: Name, as_json: Json = False) -> None:
+    """Show one machine: state, reason and next step, hardware, proofs.
+
+    \b
+      slipway machines show fra1-r1-u01
+    """
+    show_one(lambda client: client.machines.get(machine), _render, as_json=as_json)
+
+
+def _render(machine: Machine) -> None:
+    reason = machine.reason
+    where = f"{machine.site} / {machine.rack}"
+    gpus = f"{machine.gpu_count} × {machine.gpu_model}" if machine.gpu_count else ""
+    print_facts(
+        [
+            ("Machine", Text(machine.name, "bold")),
+            ("Id", machine.id),
+            ("State", Text.assemble(state(machine.state), f"  for {ago(machine.state_since)}")),
+            ("Failed step", machine.failed_step),
+            ("Why", Text(reason.message, "red") if reason else None),
+            ("Next", reason.next_step if reason else None),
+            ("Holds", "; ".join(f"{hold.reason} (by {hold.owner}, {hold.id})" for hold in machine.holds)),
+            ("Health", state(machine.health)),
+            ("May be claimed", "yes" if machine.eligible else "no"),
+            ("Where", where),
+            ("Profile", machine.profile),
+            ("Hardware", " · ".join(filter(None, (machine.device_type, gpus, machine.serial)))),
+            ("BMC", machine.bmc_address),
+            ("Power", f"{machine.power_state}, seen {ago(machine.observed_at)} ago" if machine.observed_at else None),
+            ("Ironic", machine.provision_state),
+            ("Tenant", machine.tenant if machine.tenant != "-" else None),
+            ("Cluster", machine.cluster_id),
+            ("Sanitised", exact(machine.sanitised_at)),
+            ("Validated", exact(machine.validated_at)),
+            ("Operation", machine.operation_id),
+        ]
+    )
+
+
+@machines.command("enrol")
+def enrol(
+    rack: Annotated[list[str] | None, typer.Option("--rack", help="Every EXPECTED machine of this rack.")] = None,
+    machine: Annotated[list[str] | None, typer.Option("--machine", "-m", help="This machine, by name or id.")] = None,
+    site: Annotated[str | None, typer.Option("--site", help="Only racks and machines of this site.")] = None,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Enrol machines: inspected, compared with what they should be, sanitised, validated, AVAILABLE.
+
+    A machine with a part missing ends in FAILED with a reason a technician can act on; the others go on.
+    \b
+      slipway machines enrol --rack r1 --rack r2 --wait
+      slipway machines enrol --machine fra1-r1-u01
+    """
+    if not rack and not machine:
+        usage_error("Nothing to enrol was named.", "Name racks (--rack) or machines (--machine).")
+    _start(
+        lambda client: client.machines.enrol(racks=rack or (), machines=machine or (), site=site),
+        wait=wait,
+        as_json=as_json,
+    )
+
+
+@machines.command("retry")
+def retry(machine: Name, wait: Wait = False, as_json: Json = False) -> None:
+    """Try the step again in which a machine FAILED.
+
+    \b
+      slipway machines retry fra1-r1-u04 --wait
+    """
+    _start(lambda client: client.machines.retry(machine), wait=wait, as_json=as_json)
+
+
+@machines.command("quarantine")
+def quarantine(machine: Name, reason: Reason, as_json: Json = False) -> None:
+    """Take a machine out of the pool, with a reason. It is handed to nobody until it is released.
+
+    \b
+      slipway machines quarantine fra1-r1-u02 --reason "PSU 2 makes noise, ticket 4711"
+    """
+    _change(lambda client: client.machines.quarantine(machine, reason), f"{machine} is out of the pool.", as_json)
+
+
+@machines.command("release")
+def release(machine: Name, reason: Reason, wait: Wait = False, as_json: Json = False) -> None:
+    """Let a quarantined machine back: it is sanitised and validated first, and AVAILABLE when it passes.
+
+    \b
+      slipway machines release fra1-r1-u02 --reason "PSU replaced" --wait
+    """
+    _start(lambda client: client.machines.release(machine, reason), wait=wait, as_json=as_json)
+
+
+@machines.command("hold")
+def hold(machine: Name, reason: Reason, as_json: Json = False) -> None:
+    """Keep a machine from use until you remove the hold. Automation never removes it.
+
+    \b
+      slipway machines hold fra1-r1-u02 --reason "cabling on Tuesday"
+    """
+    _change(lambda client: client.machines.hold(machine, reason), f"{machine} is held.", as_json)
+
+
+@machines.command("unhold")
+def unhold(
+    machine: Name,
+    hold_id: Annotated[str, typer.Argument(help="The hold's id, see 'machines show'.")],
+    as_json: Json = False,
+) -> None:
+    """Remove a hold.
+
+    \b
+      slipway machines unhold fra1-r1-u02 hld-0190…
+    """
+    _change(lambda client: client.machines.unhold(machine, hold_id), f"The hold on {machine} is removed.", as_json)
+
+
+def _change(action: progress.Action[Document], done: str, as_json: bool) -> None:
+    document = run(action)
+    if as_json:
+        print_json(document.raw)
+    else:
+        console().print(done)
+
+
+def _start(action: progress.Action[Started], *, wait: bool, as_json: bool) -> None:
+    async def start(client: Client) -> tuple[Started, Operation | None]:
+        started = await action(client)
+        if not as_json and started.machines:
+            console().print(f"{len(started.machines)} machines, operation {started.operation_id}")
+        if not wait:
+            return started, None
+        return started, await progress.watch(client, started.operation_id, door=Door.OPERATOR, quiet=as_json)
+
+    progress.end(*run(start), as_json=as_json)

@@ -1,0 +1,18 @@
+"""Files that only their owner can read, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_private(path: Path, content: Any) -> None:
+    """Write `content` as JSON to `path`, mode 600; a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+    draft.replace(path)

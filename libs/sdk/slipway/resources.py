@@ -1,0 +1,394 @@
+"""The API's nouns as attributes of the client: `client.machines`, `client.clusters`, `client.operations`, …
+
+A collection lists and shows; what else a noun can do is a method with the verb's name. Every method
+takes `door` where two doors offer the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Generic
+from urllib.parse import quote
+
+from slipway import models
+from slipway.doors import BOTH, OPERATOR_ONLY, Door, Filter
+from slipway.errors import ApiError, Unavailable
+from slipway.models import D, Document, Page
+from slipway.transport import Transport
+
+WATCH_EVERY_SECONDS = 0.5
+HTTP_NOT_FOUND = 404
+
+
+def segment(value: str) -> str:
+    """`value` as one path segment."""
+    return quote(value, safe="")
+
+
+class Collection(Generic[D]):
+    """Things of one kind."""
+
+    def __init__(self, transport: Transport, path: str, model: type[D], doors: Sequence[Door] = BOTH) -> None:
+        self._transport = transport
+        self._path = path
+        self._model = model
+        self._doors = doors
+
+    def door(self, asked: Door | None = None) -> Door:
+        """The door that this collection uses."""
+        return self._transport.door(self._doors, asked)
+
+    async def pages(self, *, door: Door | None = None, **filters: Filter) -> AsyncIterator[Page[D]]:
+        """Every page of what matches all filters; a filter with several values matches any of them.
+
+        `from_` stands for the API's `from`, which is a word of Python.
+        """
+        query = {name.rstrip("_"): value for name, value in filters.items()}
+        async for page in self._transport.pages(self.door(door), self._path, self._model, query):
+            yield page
+
+    async def list(self, *, door: Door | None = None, **filters: Filter) -> AsyncIterator[D]:
+        """Every item of what matches, page by page."""
+        async for page in self.pages(door=door, **filters):
+            for item in page.items:
+                yield item
+
+    async def get(self, id_: str, *, door: Door | None = None) -> D:
+        """One thing. Raises ApiError 404 when there is none that you can see."""
+        return self._model.of(await self._read(f"{self._path}/{segment(id_)}", door))
+
+    async def _read(self, path: str, door: Door | None = None, **query: Filter) -> Any:
+        return (await self._transport.request(self.door(door), "GET", path, query=query)).document
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        door: Door | None = None,
+        idempotency_key: str | None = None,
+        if_match: str | None = None,
+    ) -> Any:
+        sent = {name: value for name, value in (body or {}).items() if value is not None} if body is not None else None
+        response = await self._transport.request(
+            self.door(door), method, path, json=sent, idempotency_key=idempotency_key, if_match=if_match
+        )
+        return response.document or {}
+
+
+class Machines(Collection[models.Machine]):
+    async def enrol(
+        self, *, racks: Sequence[str] = (), machines: Sequence[str] = (), site: str | None = None
+    ) -> models.Started:
+        """Bring EXPECTED machines to AVAILABLE."""
+        body = {"racks": list(racks) or None, "machines": list(machines) or None, "site": site}
+        return models.Started.of(await self._write("POST", "/enrolments", body))
+
+    async def retry(self, machine: str) -> models.Started:
+        """Try the failed step of a machine again."""
+        return models.Started.of(await self._write("POST", f"/machines/{segment(machine)}/retry"))
+
+    async def quarantine(self, machine: str, reason: str) -> Document:
+        """Take a machine out of the pool."""
+        return Document.of(await self._write("POST", f"/machines/{segment(machine)}/quarantine", {"reason": reason}))
+
+    async def release(self, machine: str, reason: str) -> models.Started:
+        """Sanitize and validate a quarantined machine; AVAILABLE when it passes."""
+        path = f"/machines/{segment(machine)}/release-quarantine"
+        return models.Started.of(await self._write("POST", path, {"reason": reason}))
+
+    async def hold(self, machine: str, reason: str) -> Document:
+        """Keep a machine from use until the hold is removed."""
+        return Document.of(await self._write("POST", f"/machines/{segment(machine)}/holds", {"reason": reason}))
+
+    async def unhold(self, machine: str, hold_id: str) -> Document:
+        """Remove a hold."""
+        return Document.of(await self._write("DELETE", f"/machines/{segment(machine)}/holds/{segment(hold_id)}"))
+
+
+class Clusters(Collection[models.Cluster]):
+    async def create(
+        self,
+        *,
+        name: str,
+        profile: str,
+        node_count: int,
+        keys: Sequence[str],
+        image: str | None = None,
+        template: str | None = None,
+        site: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> models.Started:
+        """Ask for a cluster; the answer comes at once, the work goes on. `keys` are OpenSSH public key lines."""
+        body = {
+            "name": name,
+            "profile": profile,
+            "node_count": node_count,
+            "image": image,
+            "template": template,
+            "site": site,
+            "tenant": tenant,
+            "ssh_authorized_keys": list(keys),
+        }
+        return models.Started.of(await self._write("POST", "/clusters", body, idempotency_key=idempotency_key))
+
+    async def delete(self, cluster_id: str, *, if_match: str | None = None, door: Door | None = None) -> models.Started:
+        """Give a cluster back."""
+        path = f"/clusters/{segment(cluster_id)}"
+        return models.Started.of(await self._write("DELETE", path, door=door, if_match=if_match))
+
+    async def nodes(self, cluster_id: str, *, door: Door | None = None) -> Page[models.Node]:
+        """The cluster's nodes."""
+        return Page(await self._read(f"/clusters/{segment(cluster_id)}/nodes", door), models.Node)
+
+    async def ssh_config(self, cluster_id: str, *, known_hosts_file: str | None = None) -> tuple[str, str]:
+        """Text for an SSH client configuration, and for the file where its nodes' host keys are to be kept."""
+        path = f"/clusters/{segment(cluster_id)}/ssh-config"
+        document = await self._read(path, Door.TENANT, known_hosts_file=known_hosts_file)
+        return str(document["ssh_config"]), str(document["known_hosts"])
+
+
+class Operations(Collection[models.Operation]):
+    async def cancel(self, operation_id: str, reason: str | None = None, *, door: Door | None = None) -> Document:
+        """Cancel; what the operation took is given back."""
+        body = {"reason": reason} if reason else None
+        return Document.of(await self._write("POST", f"/operations/{segment(operation_id)}/cancel", body, door=door))
+
+    async def resume(self, operation_id: str) -> Document:
+        """Go on with an operation that waits for a human."""
+        return Document.of(await self._write("POST", f"/operations/{segment(operation_id)}/resume", door=Door.OPERATOR))
+
+    async def watch(
+        self, operation_id: str, *, door: Door | None = None, every_seconds: float = WATCH_EVERY_SECONDS
+    ) -> AsyncIterator[models.Operation]:
+        """The operation now and at every change, until it has ended.
+
+        An API that is away for a while is waited for: the operation goes on without us.
+        """
+        etag = None
+        while True:
+            path = f"/operations/{segment(operation_id)}"
+            try:
+                response = await self._transport.request(self.door(door), "GET", path, if_none_match=etag)
+            except Unavailable:
+                if etag is None:
+                    raise
+                await asyncio.sleep(every_seconds)
+                continue
+            etag = response.etag or etag or ""
+            if response.document is not None:
+                operation = models.Operation.of(response.document)
+                yield operation
+                if operation.final:
+                    return
+            await asyncio.sleep(every_seconds)
+
+    async def wait(
+        self, operation_id: str, *, door: Door | None = None, within_seconds: float | None = None
+    ) -> models.Operation:
+        """The operation when it has ended, whatever its outcome. Raises TimeoutError after `within_seconds`."""
+        began = time.monotonic()
+        async for operation in self.watch(operation_id, door=door):
+            if operation.final:
+                return operation
+            if within_seconds is not None and time.monotonic() - began > within_seconds:
+                raise TimeoutError(f"{operation_id} is still {operation.status} after {within_seconds:g} s")
+        raise AssertionError("watch ends with a final operation")
+
+
+class Catalog(Collection[D]):
+    """Profiles, images and templates: operators put them, everybody reads them."""
+
+    async def put(self, name: str, body: Mapping[str, Any], *, if_match: str | None = None) -> Document:
+        """Add or replace one. Without `if_match` the version that is there now is replaced."""
+        path = f"{self._path}/{segment(name)}"
+        if if_match is None:
+            if_match = await self._version(path)
+        return Document.of(await self._write("PUT", path, body, door=Door.OPERATOR, if_match=if_match))
+
+    async def _version(self, path: str) -> str | None:
+        try:
+            etag = (await self._transport.request(Door.OPERATOR, "GET", path)).etag
+        except ApiError as error:
+            if error.status == HTTP_NOT_FOUND:
+                return None
+            raise
+        return etag.removeprefix("W/").strip('"') if etag else None
+
+
+class Profiles(Catalog[models.Profile]):
+    async def availability(self, name: str, *, site: str | None = None, door: Door | None = None) -> Document:
+        """How many machines could be had now, and why the others could not."""
+        return Document.of(await self._read(f"/profiles/{segment(name)}/availability", door, site=site))
+
+
+class Prices(Collection[models.Price]):
+    async def set(self, profile: str, amount: str, currency: str, valid_from: datetime | None = None) -> models.Price:
+        """Set the price of a machine-hour from `valid_from` on (now when None)."""
+        body = {
+            "price_per_machine_hour": amount,
+            "currency": currency,
+            "valid_from": valid_from.isoformat() if valid_from else None,
+        }
+        return models.Price.of(await self._write("PUT", f"/prices/{segment(profile)}", body, door=Door.OPERATOR))
+
+
+class Creatable(Collection[D]):
+    async def create(self, **body: Any) -> D:
+        return self._model.of(await self._write("POST", self._path, body))
+
+
+class Grants(Creatable[models.Grant]):
+    async def revoke(self, grant_id: str) -> Document:
+        return Document.of(await self._write("DELETE", f"/grants/{segment(grant_id)}"))
+
+
+class Sources(Collection[Document]):
+    async def read_now(self, source: str = "netbox") -> Document:
+        """Have a source of truth read now instead of at its next turn."""
+        return Document.of(await self._write("POST", f"/sources/{segment(source)}/read"))
+
+
+class Services(Collection[Document]):
+    """What every service has: projections and dead letters."""
+
+    async def projections(self, service: str) -> Page[Document]:
+        return Page(await self._read("/projections", service=service), Document)
+
+    async def rebuild(self, service: str, name: str) -> Document:
+        """Build a projection anew from its stream beside the live one, and compare."""
+        path = f"/projections/{segment(service)}/{segment(name)}/rebuild"
+        return Document.of(await self._write("POST", path))
+
+    async def dead_letters(self, service: str) -> Page[Document]:
+        return Page(await self._read(f"/services/{segment(service)}/dead-letters"), Document)
+
+    async def redrive(self, service: str, dead_letter_id: str) -> Document:
+        path = f"/services/{segment(service)}/dead-letters/{segment(dead_letter_id)}/redrive"
+        return Document.of(await self._write("POST", path))
+
+
+class History(Collection[models.Event]):
+    """Events, the life of one thing, and the proofs that nothing is missing."""
+
+    async def timeline(self, entity_id: str, *, full: bool = False) -> AsyncIterator[Page[models.Event]]:
+        """Every event that mentions an id or a name, oldest first; `full`: with its data."""
+        path = f"/timeline/{segment(entity_id)}"
+        async for page in self._transport.pages(Door.OPERATOR, path, models.Event, {"full": full or None}):
+            yield page
+
+    async def export(self, *, door: Door | None = None, **filters: Filter) -> AsyncIterator[Page[models.Event]]:
+        """Events as they were published: at the operator door by service and sequence, else the tenant's by time."""
+        chosen = self.door(door)
+        path = "/audit/export" if chosen is Door.OPERATOR else self._path
+        query = {name.rstrip("_"): value for name, value in filters.items()}
+        async for page in self._transport.pages(chosen, path, models.Event, query):
+            yield page
+
+    async def gaps(self) -> Any:
+        """Missing sequence numbers and entity versions, and how far each service's events go."""
+        return await self._read("/audit/gaps", Door.OPERATOR)
+
+    async def chain(self) -> Any:
+        """Whether every kept event still has the digest that it was kept with."""
+        return await self._read("/audit/chain", Door.OPERATOR)
+
+
+class Resources:
+    """The nouns, each made when it is first used."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    @cached_property
+    def machines(self) -> Machines:
+        return Machines(self.transport, "/machines", models.Machine, OPERATOR_ONLY)
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        return Clusters(self.transport, "/clusters", models.Cluster)
+
+    @cached_property
+    def operations(self) -> Operations:
+        return Operations(self.transport, "/operations", models.Operation)
+
+    @cached_property
+    def profiles(self) -> Profiles:
+        return Profiles(self.transport, "/profiles", models.Profile)
+
+    @cached_property
+    def images(self) -> Catalog[models.Image]:
+        return Catalog(self.transport, "/images", models.Image)
+
+    @cached_property
+    def templates(self) -> Catalog[models.Template]:
+        return Catalog(self.transport, "/templates", models.Template)
+
+    @cached_property
+    def sites(self) -> Collection[models.Site]:
+        return Collection(self.transport, "/sites", models.Site, OPERATOR_ONLY)
+
+    @cached_property
+    def racks(self) -> Collection[models.Rack]:
+        return Collection(self.transport, "/racks", models.Rack, OPERATOR_ONLY)
+
+    @cached_property
+    def reservations(self) -> Collection[models.Reservation]:
+        return Collection(self.transport, "/reservations", models.Reservation)
+
+    @cached_property
+    def runs(self) -> Collection[models.Run]:
+        return Collection(self.transport, "/runs", models.Run, OPERATOR_ONLY)
+
+    @cached_property
+    def findings(self) -> Collection[models.Finding]:
+        return Collection(self.transport, "/findings", models.Finding, OPERATOR_ONLY)
+
+    @cached_property
+    def usage(self) -> Collection[models.Usage]:
+        return Collection(self.transport, "/usage", models.Usage)
+
+    @cached_property
+    def prices(self) -> Prices:
+        return Prices(self.transport, "/prices", models.Price)
+
+    @cached_property
+    def organizations(self) -> Creatable[models.Organization]:
+        return Creatable(self.transport, "/organizations", models.Organization, OPERATOR_ONLY)
+
+    @cached_property
+    def tenants(self) -> Creatable[models.Tenant]:
+        return Creatable(self.transport, "/tenants", models.Tenant, OPERATOR_ONLY)
+
+    @cached_property
+    def grants(self) -> Grants:
+        return Grants(self.transport, "/grants", models.Grant, OPERATOR_ONLY)
+
+    @cached_property
+    def sources(self) -> Sources:
+        return Sources(self.transport, "/sources", Document, OPERATOR_ONLY)
+
+    @cached_property
+    def services(self) -> Services:
+        return Services(self.transport, "/services", Document, OPERATOR_ONLY)
+
+    @cached_property
+    def events(self) -> History:
+        return History(self.transport, "/events", models.Event)
+
+    async def costs(self, by: str, *, door: Door | None = None, **filters: Filter) -> Any:
+        """Usage and cost summed up `by` hour, day, cluster or tenant."""
+        query = {"by": by} | {name.rstrip("_"): value for name, value in filters.items()}
+        chosen = self.transport.door(BOTH, door)
+        return (await self.transport.request(chosen, "GET", "/costs", query=query)).document
+
+    async def me(self, *, door: Door | None = None) -> Any:
+        """Who you are to this installation, and what you were granted."""
+        chosen = self.transport.door(BOTH, door)
+        return (await self.transport.request(chosen, "GET", "/me")).document
