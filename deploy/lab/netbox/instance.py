@@ -1,8 +1,8 @@
 """One NetBox: its environment, configuration, secrets and servers (web, Redis, background worker).
 
 NetBox is the released application below `var/lab/netbox`, without GraphQL (see `lab_wsgi.py`). Its
-secrets are made once and kept; its configuration file is written anew on every start, so that a change of ports takes effect.
-The database and what is in it are left to others.
+secrets are made once and kept; its configuration file is written anew on every start, so that a change
+of ports takes effect. The database and what is in it are left to others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MINIMUM_PYTHON = (3, 12)
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 DATABASE = "netbox"
 WEB_THREADS = 4
-WEB_READY_SECONDS = 120.0  # About 8 s alone on two cores; much more while other parts start too.
+WEB_READY_SECONDS = 300.0  # About 8 s alone on two cores; many times that while all the lab starts at once.
 REQUEST_LIMIT_SECONDS = 120  # Bulk writes of hundreds of devices take tens of seconds.
 PROBE_LIMIT_SECONDS = 10.0
 REDIS_MAX_MEMORY = "64mb"

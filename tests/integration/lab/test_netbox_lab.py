@@ -17,7 +17,8 @@ from deploy.lab.netbox import NetBoxLab, NetBoxPorts
 from deploy.lab.netbox.instance import MINIMUM_PYTHON
 from libs.runtime.processes import StartError
 
-pytestmark = pytest.mark.lab
+# The first run on a machine installs NetBox, and every part of the lab may be starting at the same time.
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 
 def free_ports(count: int) -> list[int]:
