@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
+from deploy.lab.oidc.accounts import ACCOUNTS
 from deploy.lab.oidc.provider import OidcLab
-from deploy.lab.oidc.accounts import ACCOUNTS, OPERATOR_AUDIENCE, TENANT_AUDIENCE
 from deploy.local.layout import Ports
 
 ROLES = {"operator": "operator", "auditor": "auditor", "finance": "finance"}
@@ -70,8 +70,6 @@ def sign_in_command_line(var: Path, ports: Ports, oidc: OidcLab) -> Path:
             "issuer": oidc.issuer,
             "client_id": account.service_client,
             "client_secret_file": str(secret.resolve()),
-            "tenant_audience": TENANT_AUDIENCE,
-            "operator_audience": OPERATOR_AUDIENCE,
         }
     path = var / "slipway" / "config.json"
     path.parent.mkdir(parents=True, exist_ok=True)

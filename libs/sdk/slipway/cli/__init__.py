@@ -31,7 +31,7 @@ def root(
     [bold]For tenants[/bold]: see what there is, ask for a cluster, log in, give it back.
     \b
       slipway profiles list
-      slipway clusters create train-1 --profile gpu-h100-8 --nodes 4 --wait
+      slipway clusters create train-1 --profile h100-sxm-8 --nodes 4 --wait
       slipway clusters ssh train-1
       slipway clusters delete train-1 --wait
 

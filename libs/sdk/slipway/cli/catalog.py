@@ -88,7 +88,7 @@ def availability(
     """Say how many machines could be had now, and why the others could not.
 
     \b
-      slipway profiles availability gpu-h100-8
+      slipway profiles availability h100-sxm-8
     """
     document = run(lambda client: client.profiles.availability(name, site=site, door=door)).raw
     if as_json:
@@ -106,7 +106,7 @@ def put_profile(name: Name, file: File, as_json: Json = False) -> None:
 
     \b
       echo '{"description": "8 x H100", "device_types": ["dgx-h100"], "gpu_model": "H100", "gpu_count": 8}' > p.json
-      slipway profiles put gpu-h100-8 --file p.json
+      slipway profiles put h100-sxm-8 --file p.json
     """
     body = read_body(file)
     _put(run(lambda client: client.profiles.put(name, body)), f"Profile {name} is set.", as_json)
@@ -201,9 +201,10 @@ def read_body(file: Path) -> dict[str, Any]:
 
 
 def _facts(document: Document) -> None:
-    words = {name.replace("_", " ").capitalize(): value for name, value in document.raw.items()}
+    known = {name: value for name, value in document.raw.items() if value not in (None, "", [])}
     print_facts(
-        [(name, ", ".join(v) if isinstance(v, list) else v) for name, v in words.items() if v not in (None, "")]
+        (name.replace("_", " ").capitalize(), ", ".join(value) if isinstance(value, list) else str(value))
+        for name, value in known.items()
     )
 
 

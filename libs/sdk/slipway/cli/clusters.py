@@ -102,8 +102,8 @@ def create(
     """Ask for a cluster. The answer comes at once; --wait shows each step with its time until it is READY.
 
     \b
-      slipway clusters create train-1 --profile gpu-h100-8 --nodes 4 --wait
-      slipway clusters create train-1 --profile gpu-h100-8 -n 4 --key alice.pub --key bob.pub
+      slipway clusters create train-1 --profile h100-sxm-8 --nodes 4 --wait
+      slipway clusters create train-1 --profile h100-sxm-8 -n 4 --key alice.pub --key bob.pub
     """
     keys = public_keys(key or default_keys())
 
@@ -131,10 +131,10 @@ def create(
 
 def default_keys() -> list[Path]:
     """The person's own public key."""
-    for name in PUBLIC_KEYS:
-        if (path := Path.home() / ".ssh" / name).is_file():
-            return [path]
-    usage_error("You have no public key in ~/.ssh.", "Make one with ssh-keygen -t ed25519, or name one with --key.")
+    found = [path for name in PUBLIC_KEYS if (path := Path.home() / ".ssh" / name).is_file()]
+    if not found:
+        usage_error("You have no public key in ~/.ssh.", "Make one with ssh-keygen -t ed25519, or use --key.")
+    return found[:1]
 
 
 def public_keys(paths: list[Path]) -> list[str]:
@@ -329,8 +329,6 @@ async def find(client: Client, name_or_id: str, door: Door | None) -> Cluster:
         return await client.clusters.get(name_or_id, door=door)
     named = [cluster async for cluster in client.clusters.list(door=door, q=name_or_id) if cluster.name == name_or_id]
     living = [cluster for cluster in named if cluster.state != "DELETED"] or named[-1:]
-    if len(living) == 1:
-        return living[0]
     if not living:
         raise ApiError(
             404,
@@ -340,5 +338,7 @@ async def find(client: Client, name_or_id: str, door: Door | None) -> Cluster:
                 "next_step": "List them: slipway clusters list",
             },
         )
-    choices = ", ".join(f"{cluster.id} of {cluster.tenant}" for cluster in living)
-    usage_error(f"Several clusters are named {name_or_id!r}: {choices}.", "Use the id.")
+    if len(living) > 1:
+        choices = ", ".join(f"{cluster.id} of {cluster.tenant}" for cluster in living)
+        usage_error(f"Several clusters are named {name_or_id!r}: {choices}.", "Use the id.")
+    return living[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -48,8 +48,6 @@ PRICE_COLUMNS = (
 
 def aware(when: datetime | None) -> datetime | None:
     """`when` in UTC when it has no offset."""
-    from datetime import UTC
-
     return when.replace(tzinfo=UTC) if when is not None and when.tzinfo is None else when
 
 
@@ -152,7 +150,7 @@ def set_price(
     """Set the price of a profile's machine-hour. (operators)
 
     \b
-      slipway prices set gpu-h100-8 98.32 --currency EUR --valid-from 2026-02-01
+      slipway prices set h100-sxm-8 98.32 --currency EUR --valid-from 2026-02-01
     """
     price = run(lambda client: client.prices.set(profile, amount, currency, aware(valid_from)))
     if as_json:
