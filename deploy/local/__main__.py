@@ -1,4 +1,4 @@
-"""What `make up` and `make down` call: `python -m deploy.local up|down|status|install [--site real|sim] [--var DIR]`."""
+"""What `make up` and `make down` call: `python -m deploy.local up|down|status|install [--site real|sim]`."""
 
 from __future__ import annotations
 

@@ -91,7 +91,9 @@ class SimDeploy(base.DeployInterface):
     @base.deploy_step(priority=80)
     def write_image(self, task: Any) -> None:
         """Write the image and the config drive."""
-        _guarded(_deploy_failure, task, "write_image").install(_installed_system(task.node))
+        machine = _guarded(_deploy_failure, task, "write_image")
+        machine.record_deploy(task.node.instance_uuid)
+        machine.install(_installed_system(task.node))
 
     @base.deploy_step(priority=20)
     def boot_instance(self, task: Any) -> None:

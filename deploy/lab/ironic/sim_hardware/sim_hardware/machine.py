@@ -52,6 +52,12 @@ class Machine:
         """The machine's drives: a folder of files."""
         return self.folder / "disk"
 
+    def record_deploy(self, instance_uuid: str | None) -> None:
+        """Note outside of the drives that an image is being written: the count that no controller can talk about."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "deploys.jsonl").open("a") as record:
+            record.write(json.dumps({"instance_uuid": instance_uuid, "at": time.time()}) + "\n")
+
     @property
     def installed_system(self) -> Path:
         """What the last deploy wrote to the boot drive; absent when there is nothing to boot."""
@@ -107,9 +113,10 @@ class Machine:
         for doomed in self.folder.glob("erasing-*"):
             shutil.rmtree(doomed)
         self.host_key.unlink(missing_ok=True)
-        left = [path.name for path in (self.disk, self.installed_system, self.host_key) if path.exists()]
-        if left or list(self.folder.glob("erasing-*")):
-            raise OSError(f"{self.folder}: still there after the erasure: {', '.join(left) or 'erasing-*'}")
+        expected_gone = (self.disk, self.installed_system, self.host_key, *self.folder.glob("erasing-*"))
+        left = [path.name for path in expected_gone if path.exists()]
+        if left:
+            raise OSError(f"{self.folder}: still there after the erasure: {', '.join(left)}")
         return erased
 
 
