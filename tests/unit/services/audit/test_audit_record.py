@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import libs.contracts.all  # noqa: F401  (declares every message)
@@ -84,6 +84,7 @@ def test_every_type_has_a_line_even_when_its_data_is_nonsense(type_: str) -> Non
         assert "x1" in line and len(line) <= MAX_CHARACTERS
 
 
+@settings(deadline=None)  # A busy computer is no fault of the code.
 @given(st.text(), st.text(), st.dictionaries(st.text(), st.text()))
 def test_no_type_or_content_breaks_a_line(type_: str, entity_id: str, data: dict[str, str]) -> None:
     assert len(summarize(type_, entity_id, data)) <= MAX_CHARACTERS

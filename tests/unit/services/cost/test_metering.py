@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.cost.metering import Change, Line, Meter, NodeFact, start, stop, whole_seconds
@@ -135,12 +135,14 @@ def test_a_start_learnt_after_the_month_ended_is_booked_as_a_correction_for_that
 moments = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)).map(lambda moment: moment.replace(tzinfo=UTC))
 
 
+@settings(deadline=None)  # A busy computer is no fault of the code.
 @given(moments, moments, moments)
 def test_adjacent_intervals_add_up_to_the_whole(a: datetime, b: datetime, c: datetime) -> None:
     first, middle, last = sorted((a, b, c))
     assert whole_seconds(first, middle) + whole_seconds(middle, last) == whole_seconds(first, last)
 
 
+@settings(deadline=None)  # A busy computer is no fault of the code.
 @given(moments, moments, moments, moments)
 def test_the_last_word_on_the_stop_is_what_the_lines_add_up_to(
     a: datetime, b: datetime, c: datetime, d: datetime

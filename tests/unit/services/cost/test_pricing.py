@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.cost.metering import Line
@@ -121,6 +121,7 @@ price_points = st.lists(
 )
 
 
+@settings(deadline=None)  # A busy computer is no fault of the code.
 @given(spans, price_points)
 def test_every_way_to_roll_up_gives_the_same_exact_sum(
     some: list[tuple[int, int, str]], points: list[tuple[int, Decimal]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from good_evidence import EXPECTED, as_evidence, drive, good, gpu, smi, smi_row
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.contracts.site import Evidence
@@ -162,6 +162,7 @@ def test_any_value_of_nvidia_smi_replaced_by_nothing_never_passes(column: str, v
     assert verdict(outputs, Suite.ON_NODE) is not Verdict.PASS
 
 
+@settings(deadline=None, max_examples=50)  # A busy computer is no fault of the code.
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
