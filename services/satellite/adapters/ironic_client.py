@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import keystoneauth1.exceptions
 import openstack
-import openstack.connection
 import openstack.exceptions
 
 from services.satellite.adapters.ironic_errors import IronicRefusal, Why, refusal
@@ -154,7 +153,7 @@ class IronicClient:
         with self._connecting:
             if self._connection is None:
                 user, password = self._sign_in()
-                connection = openstack.connection.Connection(
+                connection = openstack.connect(
                     load_yaml_config=False,
                     load_envvars=False,
                     auth_type="http_basic",

@@ -147,7 +147,6 @@ def _run_now(run: Path, playbook: Path, on_event: Any, given_up: threading.Event
         timeout=RUN_SECONDS,
         quiet=True,
         suppress_env_files=True,
-        runner_mode="subprocess",
         event_handler=on_event,
         cancel_callback=given_up.is_set,
     )
