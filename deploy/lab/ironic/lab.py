@@ -28,7 +28,7 @@ from libs.runtime.processes import Process
 API_USER = "slipway-satellite"
 HARDWARE_TYPE = "sim-redfish"
 MIGRATE_LIMIT_SECONDS = 180.0  # 7 s on an idle machine with two cores.
-READY_WITHIN_SECONDS = 180.0  # 3 s on an idle machine with two cores, half a minute while everything else starts.
+READY_WITHIN_SECONDS = 300.0  # 3 s on an idle machine with two cores, half a minute while everything else starts.
 # The password has 144 random bits, so the slow hash that protects weak passwords would only slow down
 # every request; 4 is the least that bcrypt allows.
 _BCRYPT_ROUNDS = 4

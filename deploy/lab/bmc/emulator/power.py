@@ -29,7 +29,7 @@ _ON = {"On", "ForceOn"}
 _RESTART = {"ForceRestart", "GracefulRestart"}
 
 
-class LabSystems(fakedriver.FakeDriver):  # type: ignore[misc]
+class LabSystems(fakedriver.FakeDriver):
     """The systems by UUID; `lab` is set once by the server before sushy-tools makes the instance."""
 
     lab: Any

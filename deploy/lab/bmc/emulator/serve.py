@@ -178,7 +178,7 @@ def main() -> int:
     configure(app, lab)
     add_documents(app, lab)
     add_hooks(app, lab)
-    app.wsgi_app = Doors(app.wsgi_app, credentials)  # type: ignore[method-assign]
+    app.wsgi_app = Doors(app.wsgi_app, credentials)
     _ = app.systems  # Made now, so that the power rails are in step before the first request.
     app.run(host="127.0.0.1", port=arguments.port, threaded=True)
     return 0
