@@ -97,17 +97,20 @@ async def _run(run: Path, playbook: Path, log: LogSink) -> dict[str, Any]:
     lines: asyncio.Queue[str | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     given_up = threading.Event()
+    stats: dict[str, Any] = {}
 
     def on_event(event: dict[str, Any]) -> bool:
         for line in _ANSI.sub("", str(event.get("stdout") or "")).splitlines():
             loop.call_soon_threadsafe(lines.put_nowait, line)
-        return False  # The event's file is not needed.
+        if event.get("event") == "playbook_on_stats":
+            stats.update(event.get("event_data") or {})
+        return False  # The event's file is not needed: all of it that counts is taken here.
 
     work = loop.run_in_executor(None, _run_now, run, playbook, on_event, given_up)
     work.add_done_callback(lambda _: lines.put_nowait(None))
     try:
         await _pass_on(lines, log)
-        return await work
+        return {"status": await work, "stats": stats}
     finally:
         given_up.set()
 
@@ -125,7 +128,7 @@ async def _pass_on(lines: asyncio.Queue[str | None], log: LogSink) -> None:
             await log(said)
 
 
-def _run_now(run: Path, playbook: Path, on_event: Any, given_up: threading.Event) -> dict[str, Any]:
+def _run_now(run: Path, playbook: Path, on_event: Any, given_up: threading.Event) -> str:
     import ansible_runner  # Here, because most satellites' lives never need its memory.
 
     environment = {
@@ -150,7 +153,7 @@ def _run_now(run: Path, playbook: Path, on_event: Any, given_up: threading.Event
         event_handler=on_event,
         cancel_callback=given_up.is_set,
     )
-    return {"status": str(done.status), "stats": done.stats or {}}
+    return str(done.status)
 
 
 def _judged(order: RunTemplate, done: dict[str, Any]) -> RunStats:
