@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from deploy.local.layout import REPOSITORY, SERVICES, SITE
 from deploy.local.stack import Stack
 
 PROFILE = "h100-sxm-8"
+CURRENCY = "EUR"
 OPERATION_LIMIT_SECONDS = 240.0
 SETTLE_LIMIT_SECONDS = 120.0
 SLOW_DEPLOY_SECONDS = 4.0
@@ -44,6 +44,7 @@ class Story:
         """Watch an operation to its end, telling its steps."""
         client = self.people.operator if door is Door.OPERATOR else self.people.alice
         told: dict[str, str] = {}
+        operation = await client.operations.get(operation_id, door=door)
         async with asyncio.timeout(OPERATION_LIMIT_SECONDS):
             async for operation in client.operations.watch(operation_id, door=door, every_seconds=0.3):
                 self.tell.step_changes(operation, told)
@@ -238,22 +239,19 @@ class Story:
     async def look_back(self) -> None:
         """The life of one machine; all projections rebuilt; no gap in any sequence."""
         operator = self.people.operator
-        life = await operator.events.timeline(self.swapped_machine_id or self.swapped_machine)
-        entries = life.get("items", [])
+        machine = await operator.machines.get(self.swapped_machine)
+        self.tell.command(f"slipway timeline {machine.name}")
+        pages = operator.events.timeline(machine.id)
+        entries = [entry.raw async for page in pages for entry in page.items]
         self.summary.audit["timeline_entries"] = len(entries)
         for entry in entries[-8:]:
-            self.tell.say(f"    {entry.get('time', '')[11:19]} {str(entry.get('summary', entry.get('type')))[:140]}")
-        gaps = await operator.events.gaps()
-        found = gaps.get("items", gaps if isinstance(gaps, list) else [])
-        self.summary.audit["gaps"] = len(found)
+            self.tell.say(f"    {str(entry.get('time'))[11:19]}  {str(entry.get('summary'))[:140]}")
+        found = await operator.events.gaps()
+        self.summary.audit |= {
+            "events": found["events"],
+            "gaps": len(found["items"]) + len(found["entities"]),
+        }
         await self._rebuild_all()
-
-    @property
-    def swapped_machine_id(self) -> str:
-        return getattr(self, "_swapped_id", "")
-
-    async def find_swapped_id(self) -> None:
-        self._swapped_id = (await self.people.operator.machines.get(self.swapped_machine)).id
 
     async def _rebuild_all(self) -> None:
         operator = self.people.operator
@@ -286,17 +284,18 @@ async def export(people: People, log: Path) -> int:
 
 
 def comparable(metered: Any, recomputed: Any) -> dict[str, Any]:
-    """The same figures of both, side by side: {cluster: [node-seconds, amount, currency]}."""
-    ours = {
-        str(row["cluster_id"]): [int(row["node_seconds"]), str(row["amount"]), str(row["currency"])]
-        for row in metered["items"]
-    }
+    """The same figures of both, side by side: node-seconds and exact price-seconds a cluster, and the rounded total."""
+    ours = {str(row["cluster_id"]): [row["seconds"], str(row["price_seconds"])] for row in metered["items"]}
     theirs = {
-        str(row["cluster_id"]): [int(row["node_seconds"]), str(row["amount"]), str(row["currency"])]
-        for row in recomputed["clusters"]
+        cluster: [row["seconds"], row["price_seconds"][CURRENCY]] for cluster, row in recomputed["clusters"].items()
     }
-    total = sum((Decimal(str(row[1])) for row in ours.values()), Decimal(0))
-    return {"metered": ours, "recomputed": theirs, "total": str(total)}
+    total = next(row["amount"] for row in metered["totals"] if row["currency"] == CURRENCY)
+    return {
+        "metered": {**ours, "total": total},
+        "recomputed": {**theirs, "total": recomputed["total"]["amounts"][CURRENCY]},
+        "currency": CURRENCY,
+        "total": total,
+    }
 
 
 def ssh_hostname(key: Path, config: str, known_hosts: str, name: str) -> bool:
