@@ -171,17 +171,16 @@ class Operations(Collection[models.Operation]):
 
         An API that is away for a while is waited for: the operation goes on without us.
         """
-        etag = None
+        path, etag, seen = f"/operations/{segment(operation_id)}", None, False
         while True:
-            path = f"/operations/{segment(operation_id)}"
             try:
                 response = await self._transport.request(self.door(door), "GET", path, if_none_match=etag)
             except Unavailable:
-                if etag is None:
+                if not seen:
                     raise
                 await asyncio.sleep(every_seconds)
                 continue
-            etag = response.etag or etag or ""
+            etag, seen = response.etag or etag, True
             if response.document is not None:
                 operation = models.Operation.of(response.document)
                 yield operation

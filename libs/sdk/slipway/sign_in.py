@@ -202,7 +202,9 @@ class SignIn:
             kept = json.loads(self.tokens_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}  # Kept tokens are a convenience: without them one signs in again.
-        return kept if isinstance(kept, dict) else {}
+        if not isinstance(kept, dict):
+            return {}
+        return {name: mine for name, mine in kept.items() if isinstance(mine, dict)}
 
     def _store(self, kept: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # A read-only home still lets this command run.

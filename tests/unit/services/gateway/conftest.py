@@ -96,7 +96,7 @@ def issuer() -> Iterator[Issuer]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Documents)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield Issuer(f"http://127.0.0.1:{server.server_address[1]}")
     server.shutdown()
