@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,14 @@ _BATCH_SECONDS = 0.5
 _FORKS = 10
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_SSH_OPTIONS = ("StrictHostKeyChecking=yes", "IdentitiesOnly=yes", "ControlMaster=no", "BatchMode=yes")
+# Tasks of one run share a connection; it goes by itself a moment after the last one.
+_SSH_OPTIONS = (
+    "StrictHostKeyChecking=yes",
+    "IdentitiesOnly=yes",
+    "BatchMode=yes",
+    "ControlMaster=auto",
+    "ControlPersist=10s",
+)
 # Ansible's names of the counts in its recap → ours.
 _COUNTS = {"ok": "ok", "changed": "changed", "failures": "failures", "dark": "unreachable", "skipped": "skipped"}
 
@@ -47,8 +55,10 @@ class AnsibleRunner:
             raise Failure("ssh_missing", "The satellite's machine has no ssh program.", "Install openssh-client.")
         self._check_nodes(order)
         run = self._folder / re.sub(r"[^A-Za-z0-9-]", "_", order.run_id)
-        self._write_run(run, order)
-        return _judged(order, await _run(run, playbook, log))
+        # Of its own and short: a socket's path may have 107 characters at most.
+        with tempfile.TemporaryDirectory(prefix="slw-", ignore_cleanup_errors=True) as sockets:
+            self._write_run(run, order, sockets)
+            return _judged(order, await _run(run, playbook, log))
 
     def _check_nodes(self, order: RunTemplate) -> None:
         for node in order.nodes:
@@ -57,14 +67,15 @@ class AnsibleRunner:
             if len(node.ssh_host_key.split()) != 2:
                 raise Failure("host_key_unknown", f"{node.name}: its host key is not known; nobody logs in.")
 
-    def _write_run(self, run: Path, order: RunTemplate) -> None:
+    def _write_run(self, run: Path, order: RunTemplate, sockets: str) -> None:
         # What a killed run left behind must not be taken for this one's results.
         shutil.rmtree(run / "artifacts", ignore_errors=True)
         for part in ("inventory", "env"):
             (run / part).mkdir(parents=True, exist_ok=True)
         known_hosts = run / "known_hosts"
         known_hosts.write_text("".join(f"{_place(node)} {node.ssh_host_key}\n" for node in order.nodes))
-        options = " ".join(f"-o {option}" for option in (*_SSH_OPTIONS, f"UserKnownHostsFile={known_hosts.resolve()}"))
+        own = (f"UserKnownHostsFile={known_hosts.resolve()}", f"ControlPath={sockets}/%C")
+        options = " ".join(f"-o {option}" for option in (*_SSH_OPTIONS, *own))
         hosts = {
             node.name: {
                 "ansible_host": node.address,

@@ -21,7 +21,11 @@ from services.satellite.errors import Failure
 from services.satellite.ports import CommandOutput, Host, LogSink, RunStats
 
 _POLL_SECONDS = 0.02
-_TASKS = ("Gathering Facts", "Write the cluster's hosts", "Write the cluster's configuration", "Check every node")
+_TASKS = (
+    "Read the node's own name",
+    "Check that the node is the one it was deployed as",
+    "Write who belongs to the cluster",
+)
 
 
 def host_key(name: str) -> str:

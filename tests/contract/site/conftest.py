@@ -36,7 +36,7 @@ class SiteUnderTest:
         site: Site,
         break_step: Callable[[str, str, str], None],
         mend: Callable[[str], None],
-        deployment: Callable[[Machine], str][[Machine], str],
+        deployment: Callable[[Machine], str],
     ) -> None:
         self.site = site
         self.break_step = break_step

@@ -180,6 +180,7 @@ async def test_bytes_that_are_no_command_are_reported_and_hold_nothing_up(world:
     await eventually(reported, "a heartbeat that names the problem")
 
 
+@pytest.mark.slow
 async def test_a_second_satellite_waits_and_takes_over_when_the_first_is_gone(world: World) -> None:
     assert (await world.hub.ask(world.enrol(8))).ok
     second = simulated_satellite(world.folder, world.nats.leaf_url, name="second")
