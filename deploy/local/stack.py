@@ -22,7 +22,7 @@ from deploy.local.preparation import database_url, prepare
 from deploy.local.site_parts import FLEET_FILE, Progress, RealSite, SimulatedSite, SiteParts
 from libs.runtime.embedded import EmbeddedPostgres
 from libs.runtime.migrations import owner_role, running_role
-from libs.runtime.processes import Process, StartError, require_free_disk
+from libs.runtime.processes import Process, StartError, require_free_disk, require_free_port
 
 HUB_DISK_BYTES = 300_000_000
 SERVICE_READY_SECONDS = 90.0
@@ -70,6 +70,7 @@ class Stack:
     def up(self, progress: Progress) -> None:
         """Start everything and wait until it is ready. Raises StartError; then nothing new is left running."""
         running_before = {p.name for p in self.processes() if p.pid() is not None}
+        self._require_free_ports()
         try:
             self.install(progress)
             self.start_hub(progress)
@@ -120,6 +121,13 @@ class Stack:
             except (StartError, OSError, ValueError):
                 continue  # Not installed yet: there is no such process.
         return found
+
+    def _require_free_ports(self) -> None:
+        """Name a port that somebody else has before minutes are spent on what needs it."""
+        for process in self.processes():
+            if process.pid() is None:
+                for port in process.ports:
+                    require_free_port(process.name, port)
 
     def _servers(self) -> Iterator[Process]:
         yield nats_servers.leaf(self.var, self.ports).process()

@@ -22,9 +22,9 @@ OWNER_CODES = {
     "gateway": "gwy",
 }
 OWNERS = {code: service for service, code in OWNER_CODES.items()}
-_OPERATION = re.compile(r"^op-([a-z]{3})-[0-9a-f]{32}$")
-_PREFIXED = re.compile(r"^[a-z]{3,4}-[0-9a-f]{32}$")
-_SLUG = re.compile(r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
+_OPERATION = re.compile(r"^op-([a-z]{3})-[0-9a-f]{32}\Z")
+_PREFIXED = re.compile(r"^[a-z]{3,4}-[0-9a-f]{32}\Z")
+_SLUG = re.compile(r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z")
 # A fixed namespace for ids that are derived from others (a command of a saga's step, a machine of a NetBox device).
 NAMESPACE = uuid.UUID("6f0a4c0e-51b9-5c55-9d0f-5a3f0f1f7a11")
 
