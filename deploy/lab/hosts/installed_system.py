@@ -17,8 +17,8 @@ import yaml
 
 # The user that Ubuntu's images come with; keys that name no user are for it.
 DEFAULT_USER = "ubuntu"
-_USER_NAME = re.compile(r"^[a-z_][a-z0-9_-]{0,31}$")
-_HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")
+_USER_NAME = re.compile(r"^[a-z_][a-z0-9_-]{0,31}\Z")
+_HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
 
 
 class UnreadableSystem(ValueError):

@@ -23,9 +23,9 @@ Document = dict[str, Any]
 OWNED_FIELDS = ("slipway_state", "slipway_health", "slipway_validated_at", "slipway_machine_id")
 # Names that vendors give the host's own BMC port, best first. A DPU's BMC ("bmc-bf3") is another machine's.
 BMC_NAMES = ("bmc", "idrac", "ipmi", "ilo", "xcc", "imm", "cimc", "irmc", "oob", "mgmt")
-_MAC = re.compile(r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")
+_MAC = re.compile(r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}\Z")
 # Ironic takes node names that are host names.
-_HOST_NAME = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$")
+_HOST_NAME = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?\Z")
 
 
 class BadRecord(ValueError):
