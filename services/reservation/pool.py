@@ -2,9 +2,12 @@
 
 How concurrent holds stay fast and right: the quick way locks the pool rows it looks at and skips those that others
 look at, so it never waits; it may therefore miss machines, or find at the last moment that somebody was faster. Then it
-lets go of everything (a savepoint) and looks once more from another place, where others are less likely to be. When
-that comes up short too it looks alone: the exclusive advisory lock of the profile waits for all quick holds to commit.
-Alone it waits for nobody's rows. The unique index on live claims is the last word.
+lets go of everything (a savepoint) and looks once more from elsewhere. When that comes up short too it looks alone: the
+exclusive advisory lock of the profile waits for all quick holds to commit. Alone it waits for nobody's rows. The unique
+index on live claims is the last word.
+
+Racks lie on a ring and every hold starts at a point of its own: holds at the same time rarely meet, and none has to
+walk over all that was held just now. A fleet that fits into the window is seen as a whole wherever the walk starts.
 
 A transaction that holds twice for one profile and comes up short the second time may meet another such one; PostgreSQL
 ends one of them and the bus delivers its commands again, one by one.
@@ -59,12 +62,10 @@ at AS MATERIALIZED (
     SELECT coalesce(CAST(:site AS text), (
         SELECT min(p.site) FROM reservation.pool p WHERE p.profile = CAST(:profile AS text) AND p.eligible)) AS site
     FROM gate),
+from_start AS ({walk_from_start}),
+from_zero AS ({walk_from_zero}),
 seen AS MATERIALIZED (
-    SELECT p.machine_id, p.name, p.rack, p.site, p.version FROM reservation.pool p
-    WHERE p.profile = CAST(:profile AS text) AND p.site = (SELECT site FROM at) AND p.eligible
-        AND NOT EXISTS (SELECT 1 FROM reservation.claim c WHERE c.machine_id = p.machine_id AND c.live)
-        AND p.machine_id <> ALL (CAST(:excluded AS text[])) AND p.rack_point >= CAST(:start AS bigint)
-    ORDER BY p.rack_point, p.rack, p.machine_id LIMIT CAST(:window AS integer) {lock}),
+    SELECT * FROM (SELECT * FROM from_start UNION ALL SELECT * FROM from_zero) AS ring LIMIT CAST(:window AS integer)),
 ranked AS (SELECT *, count(*) OVER (PARTITION BY rack) < CAST(:count AS integer) AS split FROM seen),
 picked AS (
     SELECT *, row_number() OVER (ORDER BY split, rack, machine_id) AS place FROM ranked
@@ -81,9 +82,23 @@ ON CONFLICT DO NOTHING
 RETURNING id, position, machine_id, machine_name, machine_version, site, state, accepted_version, expires_at,
     ended_because
 """
-_QUICK_GATE = f"SELECT pg_advisory_xact_lock_shared({_LOCK_CLASS}, hashtext(CAST(:profile AS text)))"
-_TAKE_QUICK = text(_TAKE.format(gate=_QUICK_GATE, lock="FOR UPDATE OF p SKIP LOCKED"))
-_TAKE_ALONE = text(_TAKE.format(gate="SELECT 1", lock=""))
+# One stretch of the ring. PostgreSQL walks the second only when the first gave fewer machines than the window holds.
+_WALK = """
+    SELECT p.machine_id, p.name, p.rack, p.site, p.version FROM reservation.pool p
+    WHERE p.profile = CAST(:profile AS text) AND p.site = (SELECT site FROM at) AND p.eligible
+        AND NOT EXISTS (SELECT 1 FROM reservation.claim c WHERE c.machine_id = p.machine_id AND c.live)
+        AND p.machine_id <> ALL (CAST(:excluded AS text[])) AND p.rack_point {stretch} CAST(:start AS bigint)
+    ORDER BY p.rack_point, p.rack, p.machine_id LIMIT CAST(:window AS integer) {lock}"""
+_GATE = f"SELECT pg_advisory_xact_lock_shared({_LOCK_CLASS}, hashtext(CAST(:profile AS text)))"
+
+
+def _take_statement(gate: str, lock: str) -> TextClause:
+    ahead, behind = _WALK.format(stretch=">=", lock=lock), _WALK.format(stretch="<", lock=lock)
+    return text(_TAKE.format(gate=gate, walk_from_start=ahead, walk_from_zero=behind))
+
+
+_TAKE_QUICK = _take_statement(_GATE, "FOR UPDATE OF p SKIP LOCKED")
+_TAKE_ALONE = _take_statement("SELECT 1", "")
 _BE_ALONE = text(f"SELECT pg_advisory_xact_lock({_LOCK_CLASS}, hashtext(CAST(:profile AS text)))")
 
 
@@ -92,7 +107,7 @@ async def take(conn: AsyncConnection, wanted: Wanted) -> tuple[Claim, ...] | Non
 
     The claims' reservation must be in the table by the end of the transaction.
     """
-    for start in (0, point(wanted.claim_ids[0])):
+    for start in (point(wanted.claim_ids[0]), point(wanted.claim_ids[0][::-1])):
         try:
             async with conn.begin_nested():
                 return await _take(conn, _TAKE_QUICK, wanted, wanted.site, start)
