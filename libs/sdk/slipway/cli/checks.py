@@ -33,11 +33,11 @@ def _failed(run: Run) -> str:
 
 RUN_COLUMNS = (
     Column[Run]("ID", lambda r: r.id),
-    Column[Run]("MACHINE", lambda r: r.machine_id),
+    Column[Run]("MACHINE", lambda r: r.machine_id, is_id=True),
     Column[Run]("SUITE", lambda r: r.suite),
     Column[Run]("VERDICT", lambda r: state(r.verdict or "RUNNING")),
-    Column[Run]("TOOK", _took, right=True),
-    Column[Run]("AGE", lambda r: ago(r.started_at), right=True),
+    Column[Run]("TOOK", _took, right=True, spare=True),
+    Column[Run]("AGE", lambda r: ago(r.started_at), right=True, spare=True),
     Column[Run]("NOT PASSED", _failed, grows=True),
 )
 CHECK_COLUMNS = (
@@ -49,7 +49,7 @@ CHECK_COLUMNS = (
     Column[CheckResult]("MESSAGE", lambda c: c.message, grows=True),
 )
 FINDING_COLUMNS = (
-    Column[Finding]("MACHINE", lambda f: f.machine_id),
+    Column[Finding]("MACHINE", lambda f: f.machine_id, is_id=True),
     Column[Finding]("SEVERITY", lambda f: state(f.severity)),
     Column[Finding]("CHECK", lambda f: f.check),
     Column[Finding]("COMPONENT", lambda f: f.component),
@@ -62,14 +62,14 @@ RESERVATION_COLUMNS = (
     Column[Reservation]("TENANT", lambda r: r.tenant),
     Column[Reservation]("STATE", lambda r: state(r.state)),
     Column[Reservation]("MACHINES", lambda r: f"{r.count} × {r.profile}"),
-    Column[Reservation]("EXPIRES", lambda r: ago(r.expires_at)),
+    Column[Reservation]("EXPIRES", lambda r: ago(r.expires_at), spare=True),
     Column[Reservation]("AGE", lambda r: ago(r.created_at), right=True),
     Column[Reservation]("WHY", lambda r: r.refusal.message if r.refusal else "", grows=True),
 )
 CLAIM_COLUMNS = (
     Column[Claim]("MACHINE", lambda c: c.machine_name),
     Column[Claim]("STATE", lambda c: state(c.state)),
-    Column[Claim]("CLAIM", lambda c: c.id),
+    Column[Claim]("CLAIM", lambda c: c.id, is_id=True),
     Column[Claim]("ENDED BECAUSE", lambda c: c.ended_because, grows=True),
 )
 

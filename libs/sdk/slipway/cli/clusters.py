@@ -45,9 +45,9 @@ COLUMNS = (
     Column[Cluster]("STATE", lambda c: state(c.state)),
     Column[Cluster]("NODES", lambda c: f"{len(c.nodes)}/{c.node_count}", right=True),
     Column[Cluster]("PROFILE", lambda c: c.profile),
-    Column[Cluster]("SITE", lambda c: c.site),
-    Column[Cluster]("AGE", lambda c: ago(c.created_at), right=True),
-    Column[Cluster]("ID", lambda c: c.id),
+    Column[Cluster]("SITE", lambda c: c.site, spare=True),
+    Column[Cluster]("AGE", lambda c: ago(c.created_at), right=True, spare=True),
+    Column[Cluster]("ID", lambda c: c.id, is_id=True, spare=True),
     Column[Cluster]("WHY", lambda c: c.problem.message if c.problem else "", grows=True),
 )
 NODE_COLUMNS = (

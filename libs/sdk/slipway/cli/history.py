@@ -24,14 +24,14 @@ GROUPS = (events, audit)
 COLUMNS = (
     Column[Event]("TIME", lambda e: exact(e.time)),
     Column[Event]("EVENT", lambda e: e.type.removeprefix("slipway.")),
-    Column[Event]("ENTITY", lambda e: f"{e.subject} v{e.entityversion}"),
-    Column[Event]("BY", lambda e: e.actor),
+    Column[Event]("ENTITY", lambda e: e.subject, is_id=True),
+    Column[Event]("BY", lambda e: e.actor, spare=True),
     Column[Event]("WHAT", lambda e: e.summary, grows=True),
 )
 TIMELINE_COLUMNS = (
     Column[Event]("TIME", lambda e: exact(e.time)),
     Column[Event]("EVENT", lambda e: e.type.removeprefix("slipway.")),
-    Column[Event]("BY", lambda e: e.actor),
+    Column[Event]("BY", lambda e: e.actor, spare=True),
     Column[Event]("WHAT", lambda e: e.summary, grows=True),
 )
 Entity = Annotated[list[str] | None, typer.Option("--entity", help="About this thing (id).")]

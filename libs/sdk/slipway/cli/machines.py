@@ -34,9 +34,9 @@ COLUMNS = (
     Column[Machine]("RACK", lambda m: m.rack),
     Column[Machine]("PROFILE", lambda m: m.profile),
     Column[Machine]("STATE", lambda m: state(m.state)),
-    Column[Machine]("HEALTH", lambda m: state(m.health)),
+    Column[Machine]("HEALTH", lambda m: state(m.health), spare=True),
     Column[Machine]("FOR", lambda m: ago(m.state_since), right=True),
-    Column[Machine]("TENANT", lambda m: m.tenant),
+    Column[Machine]("TENANT", lambda m: m.tenant, spare=True),
     Column[Machine]("WHY", _why, grows=True),
 )
 

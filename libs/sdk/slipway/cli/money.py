@@ -31,10 +31,10 @@ class By(StrEnum):
 
 
 USAGE_COLUMNS = (
-    Column[Usage]("CLUSTER", lambda u: u.cluster_id),
-    Column[Usage]("TENANT", lambda u: u.tenant),
-    Column[Usage]("MACHINE", lambda u: u.machine_id),
-    Column[Usage]("PROFILE", lambda u: u.profile),
+    Column[Usage]("CLUSTER", lambda u: u.cluster_id, is_id=True),
+    Column[Usage]("TENANT", lambda u: u.tenant, spare=True),
+    Column[Usage]("MACHINE", lambda u: u.machine_id, is_id=True),
+    Column[Usage]("PROFILE", lambda u: u.profile, spare=True),
     Column[Usage]("FROM", lambda u: exact(u.started_at)),
     Column[Usage]("TO", lambda u: exact(u.stopped_at) or "running"),
     Column[Usage]("SECONDS", lambda u: u.seconds, right=True),

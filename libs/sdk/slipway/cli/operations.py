@@ -32,7 +32,7 @@ COLUMNS = (
     Column[Operation]("STATUS", lambda o: state(o.status)),
     Column[Operation]("DONE", lambda o: f"{o.progress:.0%}" if not o.final else "", right=True),
     Column[Operation]("AGE", lambda o: ago(o.created_at), right=True),
-    Column[Operation]("BY", lambda o: o.actor),
+    Column[Operation]("BY", lambda o: o.actor, spare=True),
     Column[Operation]("NOW", _doing, grows=True),
 )
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -16,6 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 T = TypeVar("T")
+GAP = 3  # What the table's style puts between two columns.
+LEAST_GROWING = 24  # A column that wraps is not useful when it is narrower.
+SHORT_ID = 15
 PIPE_WIDTH = 160  # Wide enough for every table, so that `| grep` finds whole rows.
 STYLES = {
     "green": {"AVAILABLE", "READY", "SUCCEEDED", "PASS", "HEALTHY", "ASSIGNED", "CLAIMED", "SKIPPED"},
@@ -52,12 +55,18 @@ def print_json(document: Any) -> None:
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column; `value` may give styled text. `grows` columns take what width is left and may wrap."""
+    """One column; `value` may give styled text.
+
+    When the table is too wide, ids (`is_id`) are shortened in their middle, then `spare` columns are left out;
+    `grows` columns take what width is left and wrap.
+    """
 
     title: str
     value: Callable[[T], str | Text | int | None]
     grows: bool = False
     right: bool = False
+    is_id: bool = False
+    spare: bool = False
 
 
 def print_table(columns: Sequence[Column[T]], items: Iterable[T], nothing: str = "Nothing found.") -> int:
@@ -67,21 +76,42 @@ def print_table(columns: Sequence[Column[T]], items: Iterable[T], nothing: str =
     if not rows:
         out.print(Text(nothing, "dim"))
         return 0
+    shown = _fitting(columns, rows, out.width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    shown = [index for index in range(len(columns)) if any(row[index].plain not in ("", "-") for row in rows)]
     for index in shown:
         column = columns[index]
-        table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=not column.grows,
-            overflow="fold",
-            ratio=None,
-        )
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, no_wrap=not column.grows, overflow="fold")
     for row in rows:
         table.add_row(*(row[index] for index in shown))
     out.print(table)
     return len(rows)
+
+
+def _fitting(columns: Sequence[Column[T]], rows: list[list[Text]], width: int) -> list[int]:
+    """The indices of the columns to show in `width`; ids in `rows` are shortened when that is needed."""
+    shown = [index for index in range(len(columns)) if any(row[index].plain not in ("", "-") for row in rows)]
+
+    def too_wide() -> bool:
+        return sum(_width(columns[index], index, rows) for index in shown) + GAP * (len(shown) - 1) > width
+
+    for index in [index for index in shown if columns[index].is_id]:
+        if too_wide():
+            for row in rows:
+                row[index] = _shortened(row[index])
+    for index in [index for index in reversed(shown) if columns[index].spare]:
+        if too_wide():
+            shown.remove(index)
+    return shown
+
+
+def _width(column: Column[T], index: int, rows: list[list[Text]]) -> int:
+    widest = max(len(column.title), *(row[index].cell_len for row in rows))
+    return min(widest, LEAST_GROWING) if column.grows else widest
+
+
+def _shortened(text: Text) -> Text:
+    return text if text.cell_len <= SHORT_ID else Text(f"{text.plain[:8]}…{text.plain[-6:]}", text.style)
 
 
 def print_facts(facts: Iterable[tuple[str, str | Text | int | None]]) -> None:

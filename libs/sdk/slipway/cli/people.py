@@ -40,7 +40,7 @@ GRANT_COLUMNS = (
     Column[Grant]("SUBJECT", lambda g: g.subject),
     Column[Grant]("ROLE", lambda g: g.role),
     Column[Grant]("WHERE", lambda g: _where(g)),
-    Column[Grant]("SINCE", lambda g: exact(g.granted_at)),
+    Column[Grant]("SINCE", lambda g: exact(g.granted_at), spare=True),
     Column[Grant]("REVOKED", lambda g: exact(g.revoked_at)),
     Column[Grant]("ID", lambda g: g.id),
 )

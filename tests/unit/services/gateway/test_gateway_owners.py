@@ -1,0 +1,54 @@
+"""Every route has an owner that answers it, and no filter is offered that its owner would silently ignore."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from libs.runtime.pages import Listing
+from services.gateway.filters import ListQuery, PageQuery, Query
+from services.gateway.routes import ROUTES, Owner, Route
+
+SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit")
+SHELL_READS = {"get_operation", "projections", "dead_letters"}
+SHELL_WRITES = {"cancel_operation", "resume_operation", "rebuild_projection", "redrive"}
+FIXED = [route for route in ROUTES if route.owner not in tuple(Owner)]
+# Lists whose owner builds the listing for each request.
+BUILT = {"list_usage", "list_events", "list_nodes", "list_sources"}
+# What an owner handles itself, beside its listing.
+HANDLED = {"from", "to", "open", "q", *PageQuery.model_fields, *ListQuery.model_fields}
+
+
+def service(name: str) -> Any:
+    return importlib.import_module(f"services.{name}.app").service
+
+
+@pytest.mark.parametrize("route", FIXED, ids=lambda route: f"{route.method} {route.path}")
+def test_the_owner_of_a_route_answers_it(route: Route) -> None:
+    owner = service(route.owner)
+    assert route.call in (owner.calls if route.writes else owner.queries)
+
+
+def test_what_the_shell_of_every_service_answers_is_asked_of_it() -> None:
+    routes = [route for route in ROUTES if route not in FIXED]
+    assert {route.call for route in routes if route.writes} == SHELL_WRITES
+    assert {route.call for route in routes if not route.writes} == SHELL_READS
+
+
+def listings(name: str) -> dict[str, Listing]:
+    module = importlib.import_module(f"services.{name}.queries")
+    return {key.lower(): value for key, value in vars(module).items() if isinstance(value, Listing)}
+
+
+@pytest.mark.parametrize(
+    "route",
+    [r for r in FIXED if r.call.startswith("list_") and r.query is not Query and r.call not in BUILT],
+    ids=lambda route: route.call,
+)
+def test_every_filter_of_a_list_is_one_of_its_owners(route: Route) -> None:
+    listing = listings(route.owner).get(route.call.removeprefix("list_"))
+    assert listing is not None
+    offered = {field.alias or name for name, field in route.query.model_fields.items()} - HANDLED
+    assert offered <= set(listing.filters)
