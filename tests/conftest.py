@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -85,3 +86,42 @@ async def eventually(check: Callable[[], Awaitable[bool]], *, within_seconds: fl
         if asyncio.get_running_loop().time() > deadline:
             raise AssertionError(f"not within {within_seconds} s: {what or check}")
         await asyncio.sleep(0.02)
+
+
+# -- what this machine can't offer ------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that needs what the machine lacks is a skip that says so; tests of containers run on request only."""
+    reason = _lab_missing()
+    wanted, left_out = [], []
+    for item in items:
+        if item.get_closest_marker("docker") and not os.environ.get("SLIPWAY_COMPOSE_TEST"):
+            left_out.append(item)
+            continue
+        if reason and item.get_closest_marker("lab"):
+            item.add_marker(pytest.mark.skip(reason=reason))
+        wanted.append(item)
+    items[:] = wanted
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+
+
+def _lab_missing() -> str | None:
+    """Why the real parts can't run here, None when they can."""
+    from deploy.lab.interpreters import find_python
+    from libs.runtime.processes import StartError
+
+    try:
+        find_python((3, 12))
+    except StartError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """With SLIPWAY_NO_SKIPS (CI) a skip is a failure: there nothing may be missing."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = len(reporter.stats.get("skipped", [])) if reporter is not None else 0
+    if os.environ.get("SLIPWAY_NO_SKIPS") and skipped and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

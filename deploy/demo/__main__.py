@@ -29,12 +29,13 @@ def main() -> int:
     parser.add_argument("--site", choices=("real", "sim"), default="real")
     parser.add_argument("--scene", choices=("story", "all"), default="story", help="which scenes to play")
     parser.add_argument("--keep", action="store_true", help="leave everything running afterwards")
+    parser.add_argument("--out", type=Path, default=DEMO, help="where its state and summary.json go")
     given = parser.parse_args()
     summary = Summary(site=given.site)
     tell = Narrator(summary)
-    stack = fresh_stack(given.site)
+    stack = fresh_stack(given.site, given.out)
     try:
-        asyncio.run(play(stack, tell, summary))
+        asyncio.run(play(stack, tell, summary, given.out))
     except (StartError, TimeoutError, OSError, RuntimeError) as error:
         summary.error = f"{type(error).__name__}: {error}"
         tell.console.print(f"\n[red]stopped:[/red] {error}", markup=True)
@@ -46,12 +47,12 @@ def main() -> int:
             tell.console.print()
             tell.say("taking everything down")
             stack.down()
-    return finish(tell, summary)
+    return finish(tell, summary, given.out)
 
 
-def fresh_stack(site: Literal["real", "sim"]) -> Stack:
+def fresh_stack(site: Literal["real", "sim"], out: Path) -> Stack:
     """A deployment that starts from nothing; what was installed and cached is kept."""
-    var = DEMO / site
+    var = out / site
     stack = Stack(var, Ports(Ports.from_environment().base + PORTS_ABOVE_LOCAL), site)
     if var.exists():
         stack.down()
@@ -60,7 +61,7 @@ def fresh_stack(site: Literal["real", "sim"]) -> Stack:
     return stack
 
 
-async def play(stack: Stack, tell: Narrator, summary: Summary) -> None:
+async def play(stack: Stack, tell: Narrator, summary: Summary, out: Path) -> None:
     """All scenes, in order."""
     key = make_key(stack.var)
     with tell.scene("start", f"Start everything ({stack.site} site)"):
@@ -81,7 +82,7 @@ async def play(stack: Stack, tell: Narrator, summary: Summary) -> None:
         with tell.scene("release", "Both clusters are given back"):
             await story.give_back()
         with tell.scene("cost", "What it costs, twice"):
-            await story.bill(DEMO / f"events-{stack.site}.jsonl")
+            await story.bill(out / f"events-{stack.site}.jsonl")
         with tell.scene("audit", "What happened, from the event store"):
             await story.look_back()
 
@@ -94,11 +95,11 @@ def make_key(var: Path) -> Path:
     return key
 
 
-def finish(tell: Narrator, summary: Summary) -> int:
+def finish(tell: Narrator, summary: Summary, out: Path) -> int:
     """The table and the file; exit status 0 only when all is well."""
     document = summary.document()
-    DEMO.mkdir(parents=True, exist_ok=True)
-    (DEMO / "summary.json").write_text(json.dumps(document, indent=2) + "\n")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "summary.json").write_text(json.dumps(document, indent=2) + "\n")
     rows = [
         [topic, name, str(value)[:90]]
         for topic in ("machines", "cluster", "crash", "release", "cost", "audit")
@@ -108,7 +109,7 @@ def finish(tell: Narrator, summary: Summary) -> int:
     tell.table("Seconds", ["scene", "seconds"], [[name, f"{value:.1f}"] for name, value in summary.seconds.items()])
     for wrong in document["wrong"]:
         tell.console.print(f"[red]wrong:[/red] {wrong}")
-    tell.console.print(f'\nvar/demo/summary.json: "ok": {str(document["ok"]).lower()}')
+    tell.console.print(f'\n{out / "summary.json"}: "ok": {str(document["ok"]).lower()}')
     return 0 if document["ok"] else 1
 
 
