@@ -19,7 +19,7 @@ from deploy.lab.netbox.leftovers import end_leftovers
 from deploy.lab.netbox.postgres import PostgresServer
 from deploy.lab.netbox.schema import Schema
 from deploy.lab.netbox.seed import seed_fleet
-from libs.runtime.processes import Process, require_free_disk
+from libs.runtime.processes import Process, require_free_disk, require_free_port
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,39 @@ class NetBoxLab:
         self.postgres.start()
 
     def start(self) -> None:
-        """Install what is missing and start every server; returns when the API answers. Raises StartError."""
+        """Install what is missing and start every server; returns when the API answers.
+
+        Raises StartError, and then ends what it had started itself; what ran before goes on.
+        """
         self.install()
+        running = {process.name for process in self.processes() if process.pid() is not None}
+        self._require_free_ports()
+        try:
+            self._start_servers()
+        except BaseException:
+            for process in reversed(self.processes()):
+                if process.name not in running:
+                    process.stop()
+            raise
+
+    def _require_free_ports(self) -> None:
+        """Look at every port before the first server starts, so that a clash starts nothing."""
+        self.postgres.clear_leftovers()
+        for process in self.processes():
+            end_leftovers(process)
+            if process.pid() is None:
+                for port in process.ports:
+                    require_free_port(process.name, port)
+
+    def _start_servers(self) -> None:
         self.postgres.start()
         self.instance.configure(self.postgres.facts)
-        self._start(self.instance.redis)
+        self.instance.redis.start()
         self.schema.prepare(self.on_progress)
         self.on_progress("starting NetBox")
-        self._start(self.instance.web)
+        self.instance.web.start()
         if self.with_worker:
-            self._start(self.instance.worker)
+            self.instance.worker.start()
 
     def seed(self, fleet: Fleet | None = None) -> None:
         """Put `fleet` (default: the lab's own) into NetBox through its API. What is there already stays as it is."""
@@ -108,8 +131,3 @@ class NetBoxLab:
         self.instance.worker.stop()
         for process in reversed(self.processes()):
             process.stop()
-
-    @staticmethod
-    def _start(process: Process) -> None:
-        end_leftovers(process)
-        process.start()

@@ -104,7 +104,7 @@ class PostgresServer:
         argv = [str(self.binaries / "postgres"), "-D", str(self.data), "-c", f"port={self.port}", *settings]
         return Process(
             name="lab-postgres",
-            argv=[*unprivileged_prefix(), *argv],
+            argv=[*unprivileged_prefix(self.data), *argv],
             var=self.var,
             ready=self._answers,
             ports=(self.port,),
@@ -123,12 +123,16 @@ class PostgresServer:
             on_progress("making the lab's PostgreSQL data folder")
             self._initdb()
 
-    def start(self) -> None:
-        """Start the server; what an earlier one left behind after kill -9 is cleared away first."""
+    def clear_leftovers(self) -> None:
+        """Clear away what a server killed with -9 left behind. Nothing happens while ours runs."""
         if self.process.pid() is None:
             # Once none of ours runs in the folder, a pid file in it is stale, whoever has that pid now.
             end_in_folder("PostgreSQL processes", self.data, self.binaries / "postgres")
             (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Start the server, after a crash too. Raises StartError."""
+        self.clear_leftovers()
         self.process.start()
 
     def create_database(self, name: str) -> None:
@@ -186,28 +190,31 @@ class PostgresServer:
         password.touch(mode=0o600)
         password.write_text(secrets.token_urlsafe(24) + "\n")
         if os.geteuid() == 0:
-            owner = pwd.getpwnam(UNPRIVILEGED_USER)
+            nobody = pwd.getpwnam(UNPRIVILEGED_USER)
             for path in (half, password):
-                os.chown(path, owner.pw_uid, owner.pw_gid)
+                os.chown(path, nobody.pw_uid, nobody.pw_gid)
         argv = [str(self.binaries / "initdb"), "-D", str(half), "-U", SUPERUSER, "--pwfile", str(password), "--no-sync"]
         options = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]
-        run_tool([*unprivileged_prefix(), *argv, *options], "initdb", INITDB_LIMIT_SECONDS)
+        run_tool([*unprivileged_prefix(half), *argv, *options], "initdb", INITDB_LIMIT_SECONDS)
         half.replace(self.data)
 
 
-def unprivileged_prefix() -> list[str]:
-    """The words before a command that must not run as root; empty when we are not root.
+def unprivileged_prefix(folder: Path) -> list[str]:
+    """The words before a command that must run as the owner of `folder` and not as root; empty when we are not root.
 
-    The right to pass through closed folders is kept where the machine grants it, since `var` may lie
-    below one that only root may enter.
+    The owner is `nobody` for a folder made by root, and whoever made it otherwise. The right to pass
+    through closed folders is kept where the machine grants it, since `var` may lie below one that only
+    root may enter.
     """
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise StartError("PostgreSQL refuses to run as root and `setpriv` (util-linux) is missing; run as another user")
-    owner = pwd.getpwnam(UNPRIVILEGED_USER)
-    prefix = [setpriv, f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
+    nobody = pwd.getpwnam(UNPRIVILEGED_USER)
+    made = folder.exists()  # Before the first start it is not, and root will make it for `nobody`.
+    uid, gid = (folder.stat().st_uid, folder.stat().st_gid) if made else (nobody.pw_uid, nobody.pw_gid)
+    prefix = [setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
     if _may_keep(CAP_DAC_OVERRIDE):
         prefix += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
     return [*prefix, "--"]

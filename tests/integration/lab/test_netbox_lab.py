@@ -140,3 +140,17 @@ def test_a_neighbour_can_have_a_database_of_its_own_on_the_same_server(lab: NetB
     lab.postgres.create_database("ironic")
     lab.postgres.create_database("ironic")
     assert lab.postgres.query("ironic", "SELECT current_database()") == "ironic"
+
+
+def test_a_taken_port_is_named_and_nothing_is_left_running(lab: NetBoxLab, tmp_path: Path) -> None:
+    postgres, redis = free_ports(2)
+    taken = NetBoxPorts(http=lab.ports.http, postgres=postgres, redis=redis)
+    second = NetBoxLab(tmp_path / "var", taken, software=VAR)
+    with pytest.raises(StartError, match=f"port {lab.ports.http} .* in use"):
+        second.start()
+    assert [process.pid() for process in second.processes()] == [None, None, None]
+
+
+def test_stopping_what_was_never_started_is_harmless(tmp_path: Path) -> None:
+    http, postgres, redis = free_ports(3)
+    NetBoxLab(tmp_path / "var", NetBoxPorts(http=http, postgres=postgres, redis=redis), software=VAR).stop()
