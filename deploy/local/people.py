@@ -70,6 +70,7 @@ def sign_in_command_line(var: Path, ports: Ports, oidc: OidcLab) -> Path:
             "issuer": oidc.issuer,
             "client_id": account.service_client,
             "client_secret_file": str(secret.resolve()),
+            "door": "tenant" if account.tenant else "operator",
         }
     path = var / "slipway" / "config.json"
     path.parent.mkdir(parents=True, exist_ok=True)
