@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Protocol
 
 import asyncpg
 import nats
@@ -17,12 +18,18 @@ from libs.runtime.migrations import owner_role, role_statements, running_role
 DATABASE = "slipway"
 
 
+class Reachable(Protocol):
+    """A PostgreSQL server: the superuser's URL of one of its databases."""
+
+    def url(self, database: str = "postgres") -> str: ...
+
+
 def database_url(var: Path, ports: Ports, role: str) -> str:
     """How `role` reaches the hub's database."""
     return f"postgresql://{role}:{secret(var, role)}@127.0.0.1:{ports.postgres}/{DATABASE}"
 
 
-async def prepare_database(var: Path, postgres: EmbeddedPostgres) -> None:
+async def prepare_database(var: Path, postgres: Reachable) -> None:
     """The database, and two roles and two schemas a service."""
     admin = await asyncpg.connect(postgres.url())
     try:

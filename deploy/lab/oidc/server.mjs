@@ -1,9 +1,11 @@
 // The development OpenID provider: real protocol, real signatures, no passwords.
 //
 // Everybody who reaches the port may sign in as any account of accounts.json, so it listens on the
-// loopback address only and must never serve an installation. Keys and client secrets come from the
-// state folder (written by provider.py); pending sign-ins and refresh tokens live in memory and end
-// with the process, access tokens outlive it because the signing keys do.
+// loopback address only (in a container, where loopback is nobody else's, SLIPWAY_OIDC_HOST names
+// another and the engine publishes it on the host's loopback) and must never serve an installation.
+// Keys and client secrets come from the state folder (written by provider.py); pending sign-ins and
+// refresh tokens live in memory and end with the process, access tokens outlive it because the
+// signing keys do.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import Provider, { errors } from 'oidc-provider';
@@ -18,6 +20,7 @@ const AUDIENCES = { 'urn:slipway:api': 'slipway-api', 'urn:slipway:operator': 's
 const DEFAULT_RESOURCE = 'urn:slipway:api';
 
 const port = Number(process.env.SLIPWAY_OIDC_PORT);
+const host = process.env.SLIPWAY_OIDC_HOST ?? '127.0.0.1';
 const issuer = process.env.SLIPWAY_OIDC_ISSUER;
 const state = process.env.SLIPWAY_OIDC_STATE;
 const readJson = (name) => JSON.parse(readFileSync(join(state, name), 'utf8'));
@@ -132,7 +135,7 @@ const provider = new Provider(issuer, {
 
 provider.on('server_error', (_ctx, error) => console.error(error));
 
-const server = provider.listen(port, '127.0.0.1', () => console.log(`listening as ${issuer}`));
+const server = provider.listen(port, host, () => console.log(`listening as ${issuer}`));
 process.on('SIGTERM', () => {
   server.close(() => process.exit(0));
   server.closeAllConnections();

@@ -1,0 +1,1 @@
+"""Slipway as one container image, and what docker-compose.yml runs of it beside the services."""
