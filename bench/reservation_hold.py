@@ -4,22 +4,20 @@ Each hold and each release is one transaction of the service's own code on a dur
 the outbox; the broker is left out. The peer is the least that could do the job, in the same run on the same server:
 two bare statements with SKIP LOCKED, without states, reasons, events or idempotency.
 
-`python -m bench.reservation_hold` prints the row.
+`python -m bench reservation.hold8_p99` measures it alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import asyncpg
-import orjson
 
+from bench.rows import Row, load_note, p99, ratio
 from libs.contracts.envelope import Envelope
 from libs.contracts.inventory import MachineFacts, MachineState, MachineUpdated
 from libs.contracts.reservation import HoldMachines, ReleaseReservation
@@ -80,10 +78,6 @@ async def open_loop(pair: Pair) -> list[float]:
     return sorted(took)
 
 
-def p99(sorted_values: Sequence[float]) -> float:
-    return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * 0.99))]
-
-
 async def ours(url: str) -> tuple[list[float], int]:
     """Our latencies and the number of double claims (0, or the books are wrong)."""
     await migrate(url, "reservation")
@@ -135,8 +129,8 @@ async def bare(url: str) -> list[float]:
         await pool.close()
 
 
-async def measure(folder: Path) -> dict[str, Any]:
-    """One row of the results."""
+async def measure(folder: Path) -> Sequence[Row]:
+    """The row of the table."""
     server = EmbeddedPostgres(folder, free_port())
     process = server.start()
     try:
@@ -148,25 +142,16 @@ async def measure(folder: Path) -> dict[str, Any]:
     finally:
         process.stop()
     value, peer_value = round(p99(latencies), 1), round(p99(peer), 1)
-    return {
-        "id": "reservation.hold8_p99",
-        "what": f"hold and release {COUNT} of {MACHINES:,} machines, {RATE}/s open loop, p99",
-        "value": value,
-        "unit": "ms",
-        "goal": f"< {GOAL_MS:.0f} ms, zero double claims",
-        "met": value < GOAL_MS and doubles == 0,
-        "peer": "two bare asyncpg statements with SKIP LOCKED on the same server",
-        "peer_value": peer_value,
-        "ratio": round(value / peer_value, 2) if peer_value else None,
-        "note": f"p50 {latencies[len(latencies) // 2]:.1f} ms; {doubles} double claims; without the broker",
-    }
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
-        Path(folder).chmod(0o755)
-        print(orjson.dumps(asyncio.run(measure(Path(folder))), option=orjson.OPT_INDENT_2).decode())
-
-
-if __name__ == "__main__":
-    main()
+    row = Row(
+        id="reservation.hold8_p99",
+        what=f"hold and release {COUNT} of {MACHINES:,} machines, {RATE}/s open loop, p99",
+        value=value,
+        unit="ms",
+        goal=f"< {GOAL_MS:.0f} ms, zero double claims",
+        met=value < GOAL_MS and doubles == 0,
+        peer="two bare asyncpg statements with SKIP LOCKED on the same server, p99",
+        peer_value=peer_value,
+        ratio=ratio(value, peer_value),
+        note=f"p50 {latencies[len(latencies) // 2]:.1f} ms; {doubles} double claims; without the broker; {load_note()}",
+    )
+    return [row]
