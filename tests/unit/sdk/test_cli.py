@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from slipway import resources, transport
 from slipway.cli import app
 from typer.testing import CliRunner, Result
