@@ -3,6 +3,9 @@ SITE ?= real
 SCENE ?= story
 PY := .venv/bin/python
 
+# Bytecode that is not kept is compiled at every start of every server.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check bench up down status install format schemas chaos
 .DEFAULT_GOAL := help
 

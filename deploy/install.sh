@@ -19,7 +19,5 @@ if [ ! -x .venv/bin/uv ]; then
   "$python" -m venv .venv || { echo "slipway: this Python has no venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "uv==$(cat deploy/uv-version)"
 fi
-.venv/bin/uv sync --frozen --quiet --python .venv/bin/python
-# uv sync removes what the lock does not name; uv itself is kept by --inexact on the next line's own account.
-[ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check "uv==$(cat deploy/uv-version)"
+.venv/bin/uv sync --frozen --quiet --compile-bytecode --python .venv/bin/python
 touch .venv/ready

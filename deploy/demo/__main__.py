@@ -17,6 +17,7 @@ from deploy.demo.story import Story
 from deploy.demo.summary import Summary
 from deploy.local.layout import REPOSITORY, Ports
 from deploy.local.stack import Stack
+from libs.runtime.logs import set_up_logging
 from libs.runtime.processes import StartError
 
 DEMO = REPOSITORY / "var" / "demo"
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave everything running afterwards")
     parser.add_argument("--out", type=Path, default=DEMO, help="where its state and summary.json go")
     given = parser.parse_args()
+    set_up_logging("demo", "pretty", "warning")
     summary = Summary(site=given.site)
     tell = Narrator(summary)
     stack = fresh_stack(given.site, given.out)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deploy.local.layout import REPOSITORY, Ports
 from deploy.local.stack import Stack, seconds
+from libs.runtime.logs import set_up_logging
 from libs.runtime.processes import StartError
 
 
@@ -19,6 +20,7 @@ def main() -> int:
     parser.add_argument("--site", choices=("real", "sim"), default=os.environ.get("SITE") or None)
     parser.add_argument("--var", type=Path, default=None, help="where its state lives (default: var, or var/sim)")
     given = parser.parse_args()
+    set_up_logging("local", "pretty", "warning")
     try:
         stack = _stack(given.site, given.var)
         return {"up": _up, "down": _down, "status": _status, "install": _install}[given.what](stack)

@@ -188,11 +188,14 @@ class Context:
         return message_id
 
     async def flush(self) -> bool:
-        """Write what was collected to the outbox. Returns whether there was anything."""
+        """Write what was collected to the outbox. Returns whether there was anything.
+
+        Contexts of one transaction may share `outgoing`; then this writes what all of them collected, in its order.
+        """
         if not self.outgoing:
             return False
-        await self.conn.execute(insert(bus_tables(self.service).outbox), self.outgoing)
-        self.outgoing = []
+        await self.conn.execute(insert(bus_tables(self.service).outbox), list(self.outgoing))
+        self.outgoing.clear()
         return True
 
 

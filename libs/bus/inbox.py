@@ -32,7 +32,7 @@ from libs.runtime.database import Database
 
 LAND_BATCH = 500
 WORK_BATCH = 100
-IDLE_SECONDS = 0.25
+IDLE_SECONDS = 1.0  # What lands here wakes the worker; this is for retries that come due and for other replicas.
 MAX_ATTEMPTS = 8  # With the back-off below: about four minutes before a message is set aside for a human.
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0

@@ -26,7 +26,7 @@ from libs.contracts.envelope import sequence_text
 from libs.runtime.database import Database
 
 BATCH = 1000
-IDLE_SECONDS = 0.2  # How often an idle relay looks without being woken (another process may have committed).
+IDLE_SECONDS = 1.0  # How often an idle relay looks without being woken (another process may have committed).
 CHECK_SECONDS = 3.0  # How often the broker is asked whether it still holds our last acknowledged event.
 ACK_TIMEOUT_SECONDS = 10.0
 LONGEST_BACKOFF_SECONDS = 5.0
@@ -121,33 +121,28 @@ class Outbox:
 
     async def relay_once(self) -> int:
         """Number and publish one batch of events and one of commands. Returns how many were acknowledged."""
-        events = await self._number()
-        commands = await self._unsent_commands()
+        events, commands = await self._next_batch()
         if events:
             await self._publish(events)
         if commands:
             await self._publish(commands)
         return len(events) + len(commands)
 
-    async def _number(self) -> list[_Row]:
+    async def _next_batch(self) -> tuple[list[_Row], list[_Row]]:
+        """Number what was committed; read it and the commands not sent yet. The lease's row fences all of it."""
         async with self.database.transaction() as conn:
             if await self.lease.take(conn) is None:
-                return []
-            result = await conn.execute(text(_NUMBER.format(s=self.service)), {"batch": BATCH})
-            return sorted((_Row(*row) for row in result), key=lambda row: row.seq or 0)
-
-    async def _unsent_commands(self) -> list[_Row]:
-        async with self.database.transaction() as conn:
-            if await self.lease.take(conn) is None:
-                return []
-            result = await conn.execute(
+                return [], []
+            numbered = await conn.execute(text(_NUMBER.format(s=self.service)), {"batch": BATCH})
+            events = sorted((_Row(*row) for row in numbered), key=lambda row: row.seq or 0)
+            unsent = await conn.execute(
                 text(
                     f"SELECT id, message_id, subject, payload, NULL::bigint, NULL::bigint FROM {self.service}.outbox "
                     "WHERE published_at IS NULL AND NOT is_event ORDER BY id LIMIT :batch"
                 ),
                 {"batch": BATCH},
             )
-            return [_Row(*row) for row in result]
+            return events, [_Row(*row) for row in unsent]
 
     async def _publish(self, rows: Sequence[_Row]) -> None:
         """Publish pipelined, in order; mark what was acknowledged. Raises on the first refusal."""

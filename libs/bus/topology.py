@@ -123,7 +123,7 @@ async def _apply(js: JetStreamContext, config: api.StreamConfig) -> None:
         await js.stream_info(config.name)
     except nats.js.errors.NotFoundError:
         await js.add_stream(config)
-        log.info("stream_added", stream=config.name)
+        log.debug("stream_added", stream=config.name)
         return
     await js.update_stream(config)
 

@@ -2,4 +2,14 @@
 
 from libs.contracts import cost, identity, inventory, operations, provisioning, replies, reservation, site, validation
 
-__all__ = ["cost", "identity", "inventory", "operations", "provisioning", "replies", "reservation", "site", "validation"]
+__all__ = [
+    "cost",
+    "identity",
+    "inventory",
+    "operations",
+    "provisioning",
+    "replies",
+    "reservation",
+    "site",
+    "validation",
+]

@@ -28,7 +28,8 @@ from libs.runtime.database import Database
 from libs.runtime.tasks import TaskSet
 
 BATCH = 500
-FETCH_TIMEOUT_SECONDS = 1.0  # Well below the lease: it is renewed with every batch and every silence.
+LEASE_SECONDS = 8.0
+FETCH_TIMEOUT_SECONDS = 2.5  # Well below the lease: it is renewed with every batch and every silence.
 REBUILD_SILENCE_SECONDS = 10.0
 CONSUMER_INACTIVE_SECONDS = 30
 STANDBY_SECONDS = 1.0
@@ -63,7 +64,7 @@ class Projector:
 
     def __init__(self, service: str, projection: Projection, database: Database, js: JetStreamContext, holder: str):
         self.service, self.projection, self.database, self.js = service, projection, database, js
-        self.lease = Lease(service, f"projection:{projection.name}", holder)
+        self.lease = Lease(service, f"projection:{projection.name}", holder, LEASE_SECONDS)
         self.caught_up = dict.fromkeys(projection.streams, False)
 
     async def run(self) -> None:

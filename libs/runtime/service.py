@@ -59,6 +59,7 @@ from libs.saga.engine import OperationEvents, SagaEngine
 
 CALLS_AT_ONCE = 8
 RECONNECT_SECONDS = 0.5
+TIMER_IDLE_SECONDS = 0.5  # Timers are limits of seconds and more; half a second late is early enough.
 
 log = structlog.get_logger("service")
 CALLS = Histogram("slipway_call_seconds", "Time to answer a request of the gateway", ["service", "name", "status"])
@@ -140,21 +141,28 @@ class App:
 
     # -- handling -------------------------------------------------------------------------------
 
-    def _context(self, conn: AsyncConnection, cause: Envelope | None) -> Context:
-        return Context(conn, self.service.name, cause=cause, epoch=self.epoch, sagas=self.engine)
+    def _context(
+        self, conn: AsyncConnection, cause: Envelope | None, outgoing: list[dict[str, Any]] | None = None
+    ) -> Context:
+        shared = [] if outgoing is None else outgoing
+        return Context(conn, self.service.name, cause=cause, epoch=self.epoch, sagas=self.engine, outgoing=shared)
 
     async def handle_batch(self, conn: AsyncConnection, received: Sequence[Received]) -> None:
-        """Replies together (one load per saga), everything else one by one in order; all in one transaction."""
+        """Replies together (one load and one save for all sagas), everything else one by one in order.
+
+        All in one transaction; what the messages cause is written to the outbox in one statement at its end.
+        """
+        outgoing: list[dict[str, Any]] = []
         replies = [message for message in received if message.envelope.type == REPLY_TYPE]
         if replies and self.engine is not None:
-            await self.engine.replies(conn, self._context, replies)
+            await self.engine.replies(conn, lambda conn, cause: self._context(conn, cause, outgoing), replies)
         for message in received:
             if message.envelope.type != REPLY_TYPE:
-                await self.handle_one(conn, message.envelope)
+                await self._handle_one(self._context(conn, message.envelope, outgoing), message.envelope)
+        await self._context(conn, None, outgoing).flush()
 
-    async def handle_one(self, conn: AsyncConnection, envelope: Envelope) -> None:
-        """One command or observation: parse, handle, answer, flush."""
-        ctx = self._context(conn, envelope)
+    async def _handle_one(self, ctx: Context, envelope: Envelope) -> None:
+        """One command or observation: parse, handle, answer."""
         cls: type[Message] | None = known_class(envelope)
         if cls is not None and cls in self.service.observations:
             await self.service.observations[cls](ctx, cls.model_validate(envelope.data))
@@ -171,7 +179,6 @@ class App:
                     ctx.answer(envelope, reply)
         else:
             raise LookupError(f"{self.service.name} has no handler for {envelope.type} {envelope.dataschema}")
-        await ctx.flush()
 
     async def run_call(self, call: Call) -> Answer:
         """A write of the gateway."""
@@ -314,7 +321,7 @@ class App:
             if fired:
                 self.wake()
             else:
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(TIMER_IDLE_SECONDS)
 
     async def _run_periodic(self, periodic: Periodic) -> None:
         while True:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import structlog
 from prometheus_client import Counter, Gauge
-from sqlalchemy import insert, text
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.context import Context
@@ -29,7 +32,6 @@ from libs.saga.dsl import Saga
 from libs.saga.state import SagaState
 
 TIMER_BATCH = 100
-TIMER_IDLE_SECONDS = 0.25
 
 log = structlog.get_logger("saga")
 FINISHED = Counter("slipway_sagas_finished_total", "Sagas by how they ended", ["service", "kind", "status"])
@@ -37,6 +39,28 @@ OPEN = Gauge("slipway_sagas_open", "Sagas that have not ended", ["service", "kin
 
 OperationEvents = tuple[type[Message], type[Message], type[Message]]
 MakeContext = Callable[[AsyncConnection, Envelope | None], Context]
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """One decision on one saga: the row before it, the state after it, what it sends, and the timers that went."""
+
+    before: Mapping[str, Any]
+    state: SagaState
+    version: int
+    now: datetime
+    effects: tuple[Effect, ...]
+    gone: tuple[str, ...]
+
+    def row(self, *, as_json: bool = True) -> dict[str, Any]:
+        """The columns that change; `as_json`: the state as text, for statements that cast it themselves."""
+        return {
+            "phase": self.state.phase,
+            "status": self.state.status.value,
+            "state": self.state.model_dump_json() if as_json else self.state.model_dump(mode="json"),
+            "version": self.version,
+            "updated_at": self.now,
+        }
 
 
 class SagaEngine:
@@ -84,13 +108,14 @@ class SagaEngine:
             "created_at": ctx.now,
             "updated_at": ctx.now,
         }
-        known = await ctx.conn.scalar(text(f"SELECT 1 FROM {self.service}.saga WHERE id = :id"), {"id": saga_id})
-        if known:
-            return saga_id
-        await ctx.conn.execute(insert(self.tables.saga), row)
         run = Run(saga, state, ctx.now)
         run.start()
-        await self._save(ctx, row, run, first=True)
+        decided = self._decided(row, run)
+        made = insert(self.tables.saga).values({**row, **decided.row(as_json=False)}).on_conflict_do_nothing()
+        if await ctx.conn.scalar(made.returning(self.tables.saga.c.id)) is None:
+            return saga_id
+        await self._set_timers(ctx.conn, [decided])
+        self._speak(ctx, decided, first=True)
         return saga_id
 
     async def cancel(self, ctx: Context, operation_id: str, reason: str) -> bool:
@@ -100,14 +125,15 @@ class SagaEngine:
         return await self._decide_one(ctx, operation_id, lambda run: run.resume())
 
     async def replies(self, conn: AsyncConnection, make: MakeContext, received: Sequence[Received]) -> None:
-        """Apply a batch of replies: those of one saga together, in one load and one save."""
+        """Apply a batch of replies: one load and one save for all their sagas. The caller flushes what they send."""
         by_command = {message.envelope.causationid or "": message.envelope for message in received}
         owners = await self._owners(conn, list(by_command))
-        for saga_id in sorted(set(owners.values())):
-            envelopes = [by_command[command] for command, owner in owners.items() if owner == saga_id]
-            ctx = make(conn, envelopes[0])
-            await self._decide_one(ctx, saga_id, partial(_apply_replies, envelopes))
-            await ctx.flush()
+        decisions = []
+        for row in await self._lock(conn, sorted(set(owners.values()))):
+            envelopes = [by_command[command] for command, owner in owners.items() if owner == row["id"]]
+            decided = self._decide(make(conn, envelopes[0]), row, partial(_apply_replies, envelopes))
+            decisions += [decided] if decided else []
+        await self._save(conn, decisions)
 
     async def fire_due_timers(self, conn: AsyncConnection, make: MakeContext) -> int:
         """Fire timers that are due by the database's clock. Returns how many were claimed."""
@@ -125,7 +151,10 @@ class SagaEngine:
         for saga_id, token in sorted((row[0], row[1]) for row in rows):
             ctx = make(conn, None)
             if not await self._decide_one(ctx, saga_id, partial(_fire, token)):
-                await self._set_timers(conn, saga_id, (), [token])
+                await conn.execute(
+                    text(f"DELETE FROM {self.service}.saga_timer WHERE saga_id = :id AND token = :token"),
+                    {"id": saga_id, "token": token},
+                )
             await ctx.flush()
         return len(rows)
 
@@ -138,68 +167,75 @@ class SagaEngine:
         )
         return {row[0]: row[1] for row in result}
 
+    async def _lock(self, conn: AsyncConnection, saga_ids: list[str]) -> list[dict[str, Any]]:
+        """The rows of sagas that have not ended, locked in the order of their ids, so that no two of us dead-lock."""
+        query = f"SELECT * FROM {self.service}.saga WHERE id = ANY(:ids) ORDER BY id FOR UPDATE"
+        rows = (await conn.execute(text(query), {"ids": saga_ids})).mappings()
+        return [dict(row) for row in rows if row["phase"] != "finished"]
+
     async def _decide_one(self, ctx: Context, saga_id: str, what: Callable[[Run], bool]) -> bool:
-        row = (
-            (
-                await ctx.conn.execute(
-                    text(f"SELECT * FROM {self.service}.saga WHERE id = :id FOR UPDATE"), {"id": saga_id}
-                )
-            )
-            .mappings()
-            .first()
-        )
-        if row is None or row["phase"] == "finished":
-            return False
+        for row in await self._lock(ctx.conn, [saga_id]):
+            decided = self._decide(ctx, row, what)
+            if decided is not None:
+                await self._save(ctx.conn, [decided])
+                return True
+        return False
+
+    def _decide(self, ctx: Context, row: dict[str, Any], what: Callable[[Run], bool]) -> _Decided | None:
+        """Let the core decide on a locked row and say what follows; None when it had nothing to decide."""
         saga = self.sagas.get(row["kind"])
         if saga is None:
-            raise LookupError(f"{saga_id} is of the unknown kind {row['kind']}; is an older version running?")
+            raise LookupError(f"{row['id']} is of the unknown kind {row['kind']}; is an older version running?")
         ctx.actor, ctx.correlation_id = row["actor"], row["correlation_id"]
         run = Run(saga, SagaState.model_validate(row["state"]), ctx.now)
         before = set(run.state.pending)
         if not what(run):
-            return False
-        await self._save(ctx, dict(row), run, gone=before - set(run.state.pending))
-        return True
+            return None
+        decided = self._decided(row, run, gone=before - set(run.state.pending))
+        self._speak(ctx, decided)
+        return decided
 
-    async def _save(
-        self, ctx: Context, row: dict[str, Any], run: Run, *, first: bool = False, gone: Iterable[str] = ()
-    ) -> None:
-        state = run.state
-        version = int(row["version"]) + 1
-        timers = [effect for effect in run.effects if isinstance(effect, Timer)]
-        for effect in run.effects:
-            self._carry_out(ctx, row, state, effect)
-        await ctx.conn.execute(
+    def _decided(self, row: Mapping[str, Any], run: Run, *, gone: Iterable[str] = ()) -> _Decided:
+        return _Decided(row, run.state, int(row["version"]) + 1, run.now, tuple(run.effects), tuple(gone))
+
+    def _speak(self, ctx: Context, decided: _Decided, *, first: bool = False) -> None:
+        for effect in decided.effects:
+            self._carry_out(ctx, decided.before, effect)
+        self._emit(ctx, decided.before, decided.state, decided.version, first)
+
+    async def _save(self, conn: AsyncConnection, decisions: Sequence[_Decided]) -> None:
+        if not decisions:
+            return
+        await conn.execute(
             text(
                 f"""UPDATE {self.service}.saga SET phase = :phase, status = :status, state = CAST(:state AS jsonb),
-                version = :version, updated_at = :now WHERE id = :id"""
+                version = :version, updated_at = :updated_at WHERE id = :id"""
             ),
-            {
-                "phase": state.phase,
-                "status": state.status.value,
-                "state": state.model_dump_json(),
-                "version": version,
-                "now": ctx.now,
-                "id": state.id,
-            },
+            [{**decided.row(), "id": decided.state.id} for decided in decisions],
         )
-        await self._set_timers(ctx.conn, state.id, timers, gone)
-        self._emit(ctx, row, state, version, first)
+        await self._set_timers(conn, decisions)
 
-    async def _set_timers(
-        self, conn: AsyncConnection, saga_id: str, timers: Sequence[Timer], gone: Iterable[str]
-    ) -> None:
-        ended = list(gone)
-        if ended:
+    async def _set_timers(self, conn: AsyncConnection, decisions: Sequence[_Decided]) -> None:
+        gone = [(decided.state.id, token) for decided in decisions for token in decided.gone]
+        if gone:
             await conn.execute(
-                text(f"DELETE FROM {self.service}.saga_timer WHERE saga_id = :id AND token = ANY(:tokens)"),
-                {"id": saga_id, "tokens": ended},
+                text(
+                    f"""DELETE FROM {self.service}.saga_timer t USING unnest(
+                    CAST(:ids AS text[]), CAST(:tokens AS text[])) AS gone (saga_id, token)
+                    WHERE t.saga_id = gone.saga_id AND t.token = gone.token"""
+                ),
+                {"ids": [saga_id for saga_id, _ in gone], "tokens": [token for _, token in gone]},
             )
+        timers = [
+            {"saga_id": decided.state.id, "token": effect.token, "due_at": effect.due_at}
+            for decided in decisions
+            for effect in decided.effects
+            if isinstance(effect, Timer)
+        ]
         if timers:
-            rows = [{"saga_id": saga_id, "token": timer.token, "due_at": timer.due_at} for timer in timers]
-            await conn.execute(insert(self.tables.saga_timer), rows)
+            await conn.execute(insert(self.tables.saga_timer), timers)
 
-    def _carry_out(self, ctx: Context, row: Mapping[str, Any], state: SagaState, effect: Effect) -> None:
+    def _carry_out(self, ctx: Context, row: Mapping[str, Any], effect: Effect) -> None:
         match effect:
             case Send():
                 ctx.send(
