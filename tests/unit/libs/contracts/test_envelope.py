@@ -73,7 +73,7 @@ def test_what_could_break_a_subject_is_no_slug(bad: str) -> None:
 
 @pytest.mark.parametrize("bad", ["", "  ", "a\u202eb", "zero\u200bwidth", "tab\tbed", "\x00", "x" * 101])
 def test_a_name_that_would_mislead_is_refused(bad: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         display_name(bad)
 
 
