@@ -27,9 +27,7 @@ JSON = st.recursive(
 
 
 def envelope(data: dict[str, object]) -> Envelope:
-    return Envelope(
-        id="1", source="/slipway/test", type="t", time=now_utc(), subject="s", correlationid="c", data=data
-    )
+    return Envelope(id="1", source="/slipway/test", type="t", time=now_utc(), subject="s", correlationid="c", data=data)
 
 
 def test_nul_goes_and_a_lone_surrogate_is_replaced_but_literal_text_stays() -> None:

@@ -24,7 +24,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  (the condition is another task's progress)
+        while not condition():
             await asyncio.sleep(0.005)
 
 
