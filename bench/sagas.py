@@ -1,0 +1,73 @@
+"""saga.throughput: durable sagas of 6 steps, 50 at a time, in one service process with durable PostgreSQL."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import asyncpg
+import nats
+
+from bench.rows import Row, load_note, pair_ratio
+from bench.saga_parts import AT_ONCE, DONE_TABLE, OWNER, STEPS
+from bench.saga_peer import TABLES as PEER_TABLES
+from bench.servers import Servers, part, servers
+from libs.bus.tables import bus_ddl
+from libs.bus.topology import apply_hub, load_topology
+
+COUNT, PEER_COUNT = 800, 2400
+PAIRS = 3
+GOAL = 100.0
+
+
+async def measure(folder: Path) -> list[Row]:
+    """The row, from pairs."""
+    pairs: list[tuple[float, float]] = []
+    cpu = ""
+    for _ in range(PAIRS):
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            Path(name).chmod(0o755)
+            with servers(Path(name)) as made:
+                own, cpu = await _ours(made)
+                pairs.append((own, await _bare(made)))
+    value, peer_value, of_peer = pair_ratio(pairs)
+    return [
+        Row(
+            id="saga.throughput",
+            what=f"durable {STEPS}-step sagas, a command over the bus to a handler and back a step, {AT_ONCE} at once",
+            value=round(value, 1),
+            unit="sagas/s",
+            goal=f">= {GOAL:.0f}/s",
+            met=value >= GOAL,
+            peer=f"{STEPS} bare NATS requests, a committed row after each: no outbox, log, limits or undo",
+            peer_value=round(peer_value, 1),
+            ratio=of_peer,
+            note=f"runs {', '.join(f'{own:.0f}' for own, _ in pairs)} of {COUNT} each; {cpu}; {load_note()}",
+        )
+    ]
+
+
+async def _ours(made: Servers) -> tuple[float, str]:
+    statements = [f"CREATE SCHEMA {OWNER}", *bus_ddl(OWNER), DONE_TABLE]
+    url = await made.database("bench", statements)
+    client = await nats.connect(made.nats_url)
+    await apply_hub(client.jetstream(), load_topology(), ("fra1",))
+    await client.close()
+    async with part("bench.saga_parts", made.nats_url, url, str(COUNT)) as running:
+        await running.go()
+        said = await running.said()
+    conn = await asyncpg.connect(url)
+    steps = await conn.fetchval(f"SELECT count(*) FROM {OWNER}.done")
+    await conn.close()
+    if steps != COUNT * STEPS:
+        raise RuntimeError(f"{steps} steps were done for {COUNT} sagas of {STEPS}")
+    seconds = said["ended"] - said["began"]
+    return COUNT / seconds, f"service's CPU {said['cpu'] / COUNT * 1000:.1f} ms a saga"
+
+
+async def _bare(made: Servers) -> float:
+    url = await made.database("peer", [PEER_TABLES])
+    async with part("bench.saga_peer", made.nats_url, url, str(PEER_COUNT)) as running:
+        await running.go()
+        said = await running.said()
+    return float(PEER_COUNT / (said["ended"] - said["began"]))
