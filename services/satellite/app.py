@@ -7,6 +7,7 @@ can't work. Whatever else kills it, the journal says where to go on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import signal
 import sys
@@ -28,6 +29,7 @@ from services.satellite import observer
 from services.satellite.adapters.site import SettingMissing, open_site
 from services.satellite.commands import Attempt, execute
 from services.satellite.dispatcher import Dispatcher
+from services.satellite.ending import end_all
 from services.satellite.errors import LeaseLost, SiteError, StateFolderInUse
 from services.satellite.journal import Journal
 from services.satellite.lease import Lease
@@ -42,6 +44,7 @@ log = structlog.get_logger(__name__)
 EXIT_SETTINGS, EXIT_LEASE_LOST = 2, 3
 _PRUNE_SECONDS = 3600.0
 _PULSE_SECONDS = 1.0
+_CLOSE_SECONDS = 3.0
 
 
 class Satellite:
@@ -69,26 +72,27 @@ class Satellite:
         return [*waiting, *self.link.problems(), *self.observer.problems()]
 
     async def run(self) -> None:
-        """Work until cancelled. Raises LeaseLost when another satellite has the site."""
+        """Work until cancelled or a part fails. Raises what the first failed part raised, LeaseLost before others."""
+        parts = [
+            asyncio.create_task(part)
+            for part in (
+                self.lease.hold(self.dispatcher.wake),
+                self.link.compare_clocks(self.dispatcher.wake),
+                self.link.pull(),
+                self.link.publish(),
+                self.dispatcher.run(),
+                self.observer.watch(lambda: self.lease.valid),
+                self._beat(),
+                self._prune(),
+                self._pulse(),
+            )
+        ]
         try:
-            await self._run_parts()
-        except BaseExceptionGroup as group:
-            lost = group.subgroup(LeaseLost)
-            if lost is None:
-                raise
-            raise LeaseLost("another satellite holds this site's lease; this one ends") from group
-
-    async def _run_parts(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.lease.hold(self.dispatcher.wake))
-            tasks.create_task(self.link.compare_clocks(self.dispatcher.wake))
-            tasks.create_task(self.link.pull())
-            tasks.create_task(self.link.publish())
-            tasks.create_task(self.dispatcher.run())
-            tasks.create_task(self.observer.watch(lambda: self.lease.valid))
-            tasks.create_task(self._beat())
-            tasks.create_task(self._prune())
-            tasks.create_task(self._pulse())
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_all(parts)
+        failures = [error for part in parts if not part.cancelled() and (error := part.exception()) is not None]
+        raise next((error for error in failures if isinstance(error, LeaseLost)), failures[0])
 
     async def _beat(self) -> None:
         await observer.heartbeat(
@@ -177,7 +181,8 @@ async def serve(settings: SatelliteSettings) -> None:
         try:
             await satellite.run()
         finally:
-            await client.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(client.close(), _CLOSE_SECONDS)
     finally:
         journal.close()
         give_up_folder()

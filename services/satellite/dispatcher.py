@@ -18,6 +18,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from libs.contracts.envelope import Envelope, now_utc
 from libs.contracts.ids import is_slug
 from libs.contracts.replies import Reply
+from services.satellite.ending import end_all
 from services.satellite.journal import Entry, Journal
 from services.satellite.messages import reply_envelope, reply_subject
 from services.satellite.model import objection
@@ -85,10 +86,7 @@ class Dispatcher:
                 except TimeoutError:
                     pass
         finally:
-            tasks = list(self._running.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_all(list(self._running.values()))
 
     def _start_what_may_start(self) -> bool:
         """Start every open command whose machine is idle; True when one has to wait for permission to act."""

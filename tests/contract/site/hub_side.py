@@ -21,6 +21,7 @@ from libs.contracts.envelope import Envelope, decode, new_message_id, now_utc
 from libs.contracts.message import Message, json_data
 from libs.contracts.replies import REPLY_TYPE, Reply
 from libs.runtime.processes import Process
+from services.satellite.ending import end_all
 from tests.contract.site.nats_pair import SITE
 
 SERVICE = "provisioning"
@@ -48,8 +49,7 @@ class HubSide:
         return cls(await nats.connect(url))
 
     async def close(self) -> None:
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
+        await end_all([self._reader])
         await self._client.close()
 
     async def _read(self) -> None:
