@@ -15,7 +15,7 @@ from libs.runtime.embedded import EmbeddedNats, EmbeddedPostgres
 from libs.runtime.migrations import migrate
 from libs.runtime.service import Service
 from libs.testing.kit import ServiceKit
-from libs.testing.servers import nats_hub, postgres_server
+from libs.testing.servers import postgres_server, shared_nats
 
 KitFactory = Callable[[Service], Awaitable[ServiceKit]]
 
@@ -30,7 +30,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
 @pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNats]:
     """The session's NATS hub, with JetStream."""
-    with nats_hub(tmp_path_factory.mktemp("nats")) as server:
+    with shared_nats(tmp_path_factory.mktemp("nats")) as server:
         yield server
 
 

@@ -1,13 +1,14 @@
 """PostgreSQL in a container: the embedded binaries, reachable from the container's networks by password only.
 
-Initialises /state once, then becomes the server, so that the engine's signals reach it. The superuser's password is
-the one in /config/postgres.password, which only this part and the preparation can read.
+Initialises /state once, then becomes the server, so that the engine's signals reach it; its arguments are the
+server's. The superuser's password is the one in /config/postgres.password, which only this part and the preparation
+can read; without that file (tests) it is POSTGRES_PASSWORD.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import sys
 from pathlib import Path
 
 from libs.runtime.embedded import EmbeddedPostgres, postgres_binary
@@ -24,7 +25,8 @@ def main() -> None:
     server = EmbeddedPostgres(STATE, PORT)
     kept = STATE / "secrets" / f"{server.name}.password"
     kept.parent.mkdir(mode=0o700, exist_ok=True)
-    shutil.copy(PASSWORD_FILE, kept)
+    kept.touch(mode=0o600)
+    kept.write_text(password())
     server.initialise()
     (server.data / "pg_hba.conf").write_text(WHO_MAY_CONNECT)
     settings = {
@@ -37,7 +39,12 @@ def main() -> None:
     }
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     binary = str(postgres_binary("postgres"))
-    os.execv(binary, [binary, "-D", str(server.data), *options])
+    os.execv(binary, [binary, "-D", str(server.data), *options, *sys.argv[1:]])
+
+
+def password() -> str:
+    """The superuser's. Raises KeyError when nobody gave one: a server without a password must not start."""
+    return PASSWORD_FILE.read_text().strip() if PASSWORD_FILE.exists() else os.environ["POSTGRES_PASSWORD"]
 
 
 if __name__ == "__main__":
