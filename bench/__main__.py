@@ -17,17 +17,20 @@ from pathlib import Path
 import orjson
 import structlog
 
-from bench import events, reservation_hold, sagas, system
+import bench.events
+import bench.reservation_hold
+import bench.sagas
+import bench.system
 from bench.rows import Row
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 Measure = Callable[[Path], Awaitable[Sequence[Row]]]
 # In the table's order. What is measured together runs together.
 MEASURES: tuple[tuple[tuple[str, ...], Measure], ...] = (
-    (("events.end_to_end", "events.end_to_end_inbox"), events.measure),
-    (("saga.throughput",), sagas.measure),
-    (("api.create_cluster_p99", "memory.all", "cpu.idle"), system.measure),
-    (("reservation.hold8_p99",), reservation_hold.measure),
+    (("events.end_to_end", "events.end_to_end_inbox"), bench.events.measure),
+    (("saga.throughput",), bench.sagas.measure),
+    (("api.create_cluster_p99", "memory.all", "cpu.idle"), bench.system.measure),
+    (("reservation.hold8_p99",), bench.reservation_hold.measure),
 )
 
 

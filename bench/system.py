@@ -108,8 +108,12 @@ async def _api_row(stack: Stack, key: str) -> Row:
             for number in range(RATE * SECONDS)
         ]
         floor = await _open_loop(http, [("GET", "/me", None)] * len(bodies))
+        before = _cpu_seconds(stack)
         posted = await _open_loop(http, [("POST", "/clusters", body) for body in bodies])
+        spent = {name: value - before[name] for name, value in _cpu_seconds(stack).items()}
     accepted = posted.statuses.count(202)
+    others = {status: posted.statuses.count(status) for status in set(posted.statuses) - {202}}
+    busy = ", ".join(f"{name} {value:.1f}" for name, value in sorted(spent.items(), key=lambda item: -item[1])[:6])
     value, peer_value = p99(posted.milliseconds), p99(floor.milliseconds)
     middle, floor_middle = (sorted(a.milliseconds)[len(a.milliseconds) // 2] for a in (posted, floor))
     return Row(
@@ -122,7 +126,8 @@ async def _api_row(stack: Stack, key: str) -> Row:
         peer=f"GET /v1/me at {RATE}/s, p99: the gateway and one call over the bus",
         peer_value=round(peer_value, 1),
         ratio=ratio(value, peer_value),
-        note=f"{accepted} of {len(bodies)} answered 202; p50 {middle:.1f} ms (peer {floor_middle:.1f}); {load_note()}",
+        note=f"{accepted} of {len(bodies)} answered 202{f', others {others}' if others else ''}; "
+        f"p50 {middle:.1f} ms (peer {floor_middle:.1f}); CPU seconds meanwhile: {busy}; {load_note()}",
     )
 
 
@@ -167,16 +172,17 @@ def _memory_row(stack: Stack) -> Row:
     )
 
 
+def _cpu_seconds(stack: Stack) -> dict[str, float]:
+    return {p.name: sum(cpu_ticks(pid) for pid in family(p.pid())) / TICKS for p in _ours(stack)}
+
+
 async def _idle_row(stack: Stack) -> Row:
     await asyncio.sleep(SETTLE_SECONDS)  # At rest is what is measured.
-    before = {p.name: sum(cpu_ticks(pid) for pid in family(p.pid())) for p in _ours(stack)}
+    before = _cpu_seconds(stack)
     began = time.monotonic()
     await asyncio.sleep(IDLE_SECONDS)
     seconds = time.monotonic() - began
-    percent = {
-        p.name: (sum(cpu_ticks(pid) for pid in family(p.pid())) - before[p.name]) / TICKS / seconds * 100
-        for p in _ours(stack)
-    }
+    percent = {name: (value - before[name]) / seconds * 100 for name, value in _cpu_seconds(stack).items()}
     services = {name: value for name, value in percent.items() if name not in SERVERS}
     most = max(services.values())
     each = ", ".join(f"{name} {value:.1f}" for name, value in sorted(percent.items(), key=lambda item: -item[1]))
