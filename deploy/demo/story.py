@@ -91,7 +91,7 @@ class Story:
 
     async def create_cluster(self) -> None:
         """4 nodes, one of which breaks while it is deployed."""
-        self.tell.command("slipway clusters create train --profile h100-sxm-8 --nodes 4 --ssh-key key.pub --wait")
+        self.tell.command("slipway clusters create train --profile h100-sxm-8 --nodes 4 --key key.pub --wait")
         began = datetime.now(UTC)
         started = await self.people.alice.clusters.create(
             name="train", profile=PROFILE, node_count=4, keys=[self.public_key]
@@ -128,7 +128,7 @@ class Story:
     async def _log_in(self) -> None:
         assert self.first is not None
         config, known_hosts = await self.people.alice.clusters.ssh_config(self.first.id)
-        self.tell.command("slipway clusters ssh-config train > ssh_config; ssh -F ssh_config train-1 hostname")
+        self.tell.command("slipway clusters ssh train-1")
         names = [node.name for node in self.first.nodes]
         if self.stack.site == "sim":
             # The simulated site has no hosts: that keys were read back from the node is what it can show.

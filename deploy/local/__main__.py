@@ -39,6 +39,7 @@ def _stack(site: str | None, var: Path | None) -> Stack:
 def _up(stack: Stack) -> int:
     began = time.monotonic()
     stack.up(lambda line: print(f"  {seconds(began):>8}  {line}", flush=True))
+    _sign_in_here(stack)
     print(f"""
 Slipway is up ({seconds(began)}).
   tenant door     {stack.tenant_url}      (API: {stack.tenant_url}/openapi.json)
@@ -47,6 +48,14 @@ Slipway is up ({seconds(began)}).
   logs            {stack.var}/log/
   stop            make down{" SITE=sim" if stack.site == "sim" else ""}""")
     return 0
+
+
+def _sign_in_here(stack: Stack) -> None:
+    """Let the command line find this deployment from anywhere in the repository."""
+    config = REPOSITORY / "var" / "slipway" / "config.json"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.touch(mode=0o600)
+    config.write_text((stack.var / "slipway" / "config.json").read_text())
 
 
 def _down(stack: Stack) -> int:
