@@ -19,7 +19,7 @@ from deploy.lab.oidc.provider import OidcLab
 from deploy.local import nats_servers, people
 from deploy.local.layout import REPOSITORY, SERVICES, SITE, Ports
 from deploy.local.preparation import database_url, prepare
-from deploy.local.site_parts import FLEET_FILE, Progress, RealSite, SimulatedSite, SiteParts
+from deploy.local.site_parts import FLEET_FILE, SOFTWARE, Progress, RealSite, SimulatedSite, SiteParts
 from libs.runtime.embedded import EmbeddedPostgres
 from libs.runtime.migrations import owner_role, running_role
 from libs.runtime.processes import Process, StartError, require_free_disk, require_free_port
@@ -43,7 +43,7 @@ class Stack:
 
     @property
     def oidc(self) -> OidcLab:
-        return OidcLab(self.var, self.ports.oidc)
+        return OidcLab(self.var, self.ports.oidc, SOFTWARE)
 
     @property
     def parts(self) -> SiteParts:

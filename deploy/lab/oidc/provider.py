@@ -57,10 +57,14 @@ def write_secret(path: Path, content: object) -> None:
 
 @dataclass(frozen=True)
 class OidcLab:
-    """The provider on 127.0.0.1:`port` with its state below `var`/lab/oidc."""
+    """The provider on 127.0.0.1:`port` with its state below `var`/lab/oidc.
+
+    `software` is the `var` folder that its packages are installed below, when it is another one.
+    """
 
     var: Path
     port: int
+    software: Path | None = None
 
     @property
     def issuer(self) -> str:
@@ -73,14 +77,14 @@ class OidcLab:
 
     @property
     def application(self) -> Path:
-        return self.state / "application"
+        return (self.software or self.var) / "lab" / "oidc-application"
 
     def install(self, on_progress: Callable[[str], None] = lambda _: None) -> None:
         """Install the provider's packages (40, 3 MB) and make keys and secrets.
 
         Harmless when done before. Raises StartError.
         """
-        node_toolchain.npm_install(self.application, SOURCE, self.var, on_progress)
+        node_toolchain.npm_install(self.application, SOURCE, self.software or self.var, on_progress)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -108,7 +112,7 @@ class OidcLab:
         return (
             Process(
                 name="oidc",
-                argv=(str(node_toolchain.node_executable(self.var)), "server.mjs"),
+                argv=(str(node_toolchain.node_executable(self.software or self.var)), "server.mjs"),
                 var=self.var,
                 cwd=self.application,
                 env={
