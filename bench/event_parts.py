@@ -7,6 +7,7 @@ be subtracted.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import nats
 from nats.js import JetStreamContext
-from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, bindparam, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -59,15 +60,14 @@ TABLES = (
     f"INSERT INTO {OWNER}.machine SELECT 'm' || n, 0, 'AVAILABLE' FROM generate_series(0, {ENTITIES - 1}) n",
 )
 
+GUARDED_UPDATE = machine.update().where(machine.c.id == bindparam("of"), machine.c.version == bindparam("before"))
+
 
 async def change(ctx: Context, number: int, version: int, state: MachineState) -> None:
     """One committed state change: a guarded update and its event, as every handler does it."""
     name = f"m{number}"
-    updated = await ctx.conn.execute(
-        machine.update()
-        .where(machine.c.id == name, machine.c.version == version)
-        .values(version=version + 1, state=state.value)
-    )
+    new = {"of": name, "before": version, "version": version + 1, "state": state.value}
+    updated = await ctx.conn.execute(GUARDED_UPDATE, new)
     if updated.rowcount != 1:
         raise RuntimeError(f"somebody else changed {name}")
     facts = MachineFacts(
@@ -86,8 +86,8 @@ async def change(ctx: Context, number: int, version: int, state: MachineState) -
     ctx.emit(MachineUpdated(machine=facts, changed=("state",)), entity_id=name, entity_version=version + 1, site="fra1")
 
 
-async def produce(nats_url: str, database_url: str, count: int) -> None:
-    """Writers and the relay of one service in one process. Says when it began and when the last commit was."""
+async def produce(nats_url: str, database_url: str, seconds: int) -> None:
+    """Writers and the relay of one service in one process. Says how much was committed, from when until when."""
     settings = ServiceSettings()
     database = Database(database_url, application_name="bench-owner")
     app = App(Service(name=OWNER, metadata=machine.metadata, settings=settings), database)
@@ -96,19 +96,23 @@ async def produce(nats_url: str, database_url: str, count: int) -> None:
     relay = asyncio.create_task(app.outbox.run())
     say(ready=True)
     await told_to_go()
-    began = time.monotonic()
+    began, count = time.monotonic(), 0
 
     async def writer(which: int) -> None:
-        for turn in range(count // WRITERS):
+        nonlocal count
+        for turn in itertools.count():
+            if time.monotonic() > began + seconds:
+                return
             step, number = divmod(turn, ENTITIES // WRITERS)
             state = MachineState.CLAIMED if step % 2 == 0 else MachineState.AVAILABLE
             async with app.transaction() as ctx:
                 await change(ctx, number * WRITERS + which, step, state)
+            count += 1
 
     async with asyncio.TaskGroup() as group:
         for which in range(WRITERS):
             group.create_task(writer(which))
-    say(began=began, committed=time.monotonic(), cpu=time.process_time())
+    say(began=began, committed=time.monotonic(), count=count, cpu=time.process_time())
     await relay
 
 
@@ -121,7 +125,7 @@ def _mirrored(event: Envelope) -> dict[str, object]:
     return {"id": event.subject, "version": event.entityversion, "state": event.data["machine"]["state"], "seen": 1}
 
 
-async def project(nats_url: str, database_url: str, count: int) -> None:
+async def project(nats_url: str, database_url: str) -> None:
     """A consumer's projection. Says when the last change was committed there."""
     database = Database(database_url, application_name="bench-reader")
     client = await nats.connect(nats_url)
@@ -136,14 +140,14 @@ async def project(nats_url: str, database_url: str, count: int) -> None:
     projector = Projector(READER, projection, database, client.jetstream(), "bench")
     task = asyncio.create_task(projector.run())
 
-    async def committed() -> bool:
+    async def committed(count: int) -> bool:
         async with database.transaction() as conn:
             return await get_position(conn, READER, "mirror", OWNER) >= count
 
-    await _consumed(committed, task, lambda: seen >= count)
+    await _consumed(committed, task, lambda: seen)
 
 
-async def take_in(nats_url: str, database_url: str, count: int) -> None:
+async def take_in(nats_url: str, database_url: str) -> None:
     """A consumer's inbox: land, then handle in order per key with an upsert each batch; effects exactly once."""
     database = Database(database_url, application_name="bench-reader")
     client = await nats.connect(nats_url)
@@ -170,21 +174,23 @@ async def take_in(nats_url: str, database_url: str, count: int) -> None:
     landing = asyncio.create_task(inbox.land_forever(event_stream(OWNER)))
     working = asyncio.create_task(work())
 
-    async def committed() -> bool:
+    async def committed(count: int) -> bool:
         async with database.transaction() as conn:
             query = f"SELECT count(*) FROM {READER}.inbox WHERE state = {DONE}"
             return int(await conn.scalar(text(query)) or 0) >= count
 
-    await _consumed(committed, asyncio.gather(landing, working), lambda: handled >= count)
+    await _consumed(committed, asyncio.gather(landing, working), lambda: handled)
 
 
 async def _consumed(
-    committed: Callable[[], Awaitable[bool]], work: asyncio.Future[Any], handled: Callable[[], bool]
+    committed: Callable[[int], Awaitable[bool]], work: asyncio.Future[Any], handled: Callable[[], int]
 ) -> None:
+    """Told how many there are once all are written, say when the last of them was committed here."""
     say(ready=True)
+    count = int(await asyncio.to_thread(sys.stdin.readline))
     end = time.monotonic() + CONSUME_LIMIT_SECONDS
     # First the count in memory, which costs nothing; then whether the last of it is committed.
-    while not (handled() and await committed()):
+    while not (handled() >= count and await committed(count)):
         if work.done():
             work.result()
         if time.monotonic() > end:
@@ -234,9 +240,9 @@ def main() -> None:
         case "produce":
             asyncio.run(produce(nats_url, rest[0], int(rest[1])))
         case "project":
-            asyncio.run(project(nats_url, rest[0], int(rest[1])))
+            asyncio.run(project(nats_url, rest[0]))
         case "take_in":
-            asyncio.run(take_in(nats_url, rest[0], int(rest[1])))
+            asyncio.run(take_in(nats_url, rest[0]))
         case "bare_publish":
             asyncio.run(bare_publish(nats_url, int(rest[0]), int(rest[1])))
         case "bare_consume":

@@ -1,4 +1,4 @@
-"""The service of the saga measurement, in a process of its own: `python -m bench.saga_parts NATS DATABASE COUNT`.
+"""The service of the saga measurement, in a process of its own: `python -m bench.saga_parts NATS DATABASE SECONDS`.
 
 Six steps, each a command through outbox, broker and inbox to a handler that commits a row, and its answer back.
 """
@@ -48,8 +48,8 @@ def ask(data: dict[str, Any]) -> EnrolMachine:
 six_steps = saga("six_steps", *(step(ask, name=f"step_{n}", within=timedelta(minutes=2)) for n in range(STEPS)))
 
 
-async def run(nats_url: str, database_url: str, count: int) -> None:
-    """Keep 50 processes under way until `count` have ended; say when it began and ended."""
+async def run(nats_url: str, database_url: str, seconds: int) -> None:
+    """Keep 50 sagas under way for `seconds`, then until all have ended; say how many, from when until when."""
     service = Service(
         name=OWNER,
         metadata=done.metadata,
@@ -66,10 +66,10 @@ async def run(nats_url: str, database_url: str, count: int) -> None:
     say(ready=True)
     await told_to_go()
     began, started, ended = time.monotonic(), 0, 0
-    while ended < count:
+    while time.monotonic() < began + seconds or ended < started:
         if running.done():
             running.result()
-        while started < count and started - ended < AT_ONCE:
+        while time.monotonic() < began + seconds and started - ended < AT_ONCE:
             async with app.transaction() as ctx:
                 data = {"machine_id": f"m{started}"}
                 await ctx.start_saga("six_steps", data, target_kind="machine", target_id=data["machine_id"])
@@ -77,8 +77,8 @@ async def run(nats_url: str, database_url: str, count: int) -> None:
         await asyncio.sleep(LOOK_SECONDS)
         ended = await _ended(database)
         if time.monotonic() - began > LIMIT_SECONDS:
-            raise TimeoutError(f"{ended} of {count} processes ended in {LIMIT_SECONDS:.0f} s")
-    say(began=began, ended=time.monotonic(), cpu=time.process_time())
+            raise TimeoutError(f"{ended} of {started} sagas ended in {LIMIT_SECONDS:.0f} s")
+    say(began=began, ended=time.monotonic(), count=started, cpu=time.process_time())
     running.cancel()
 
 

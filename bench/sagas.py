@@ -15,7 +15,7 @@ from bench.servers import Servers, part, servers
 from libs.bus.tables import bus_ddl
 from libs.bus.topology import apply_hub, load_topology
 
-COUNT, PEER_COUNT = 800, 2400
+RUN_SECONDS, PEER_COUNT = 8, 300
 PAIRS = 3
 GOAL = 100.0
 
@@ -42,7 +42,7 @@ async def measure(folder: Path) -> list[Row]:
             peer=f"{STEPS} bare NATS requests, a committed row after each: no outbox, log, limits or undo",
             peer_value=round(peer_value, 1),
             ratio=of_peer,
-            note=f"runs {', '.join(f'{own:.0f}' for own, _ in pairs)} of {COUNT} each; {cpu}; {load_note()}",
+            note=f"runs {', '.join(f'{own:.0f}' for own, _ in pairs)}, {RUN_SECONDS} s each; {cpu}; {load_note()}",
         )
     ]
 
@@ -53,16 +53,17 @@ async def _ours(made: Servers) -> tuple[float, str]:
     client = await nats.connect(made.nats_url)
     await apply_hub(client.jetstream(), load_topology(), ("fra1",))
     await client.close()
-    async with part("bench.saga_parts", made.nats_url, url, str(COUNT)) as running:
+    async with part("bench.saga_parts", made.nats_url, url, str(RUN_SECONDS)) as running:
         await running.go()
         said = await running.said()
     conn = await asyncpg.connect(url)
     steps = await conn.fetchval(f"SELECT count(*) FROM {OWNER}.done")
     await conn.close()
-    if steps != COUNT * STEPS:
-        raise RuntimeError(f"{steps} steps were done for {COUNT} sagas of {STEPS}")
+    count = int(said["count"])
+    if steps != count * STEPS:
+        raise RuntimeError(f"{steps} steps were done for {count} sagas of {STEPS}")
     seconds = said["ended"] - said["began"]
-    return COUNT / seconds, f"service's CPU {said['cpu'] / COUNT * 1000:.1f} ms a saga"
+    return count / seconds, f"service's CPU {said['cpu'] / count * 1000:.1f} ms a saga"
 
 
 async def _bare(made: Servers) -> float:

@@ -76,9 +76,10 @@ class Part:
         said: dict[str, Any] = json.loads(line)
         return said
 
-    async def go(self) -> None:
+    async def go(self, word: str = "go") -> None:
+        """Tell it to begin, or what it waits to know."""
         assert self._process.stdin is not None
-        self._process.stdin.write(b"go\n")
+        self._process.stdin.write(f"{word}\n".encode())
         await self._process.stdin.drain()
 
     async def end(self) -> None:

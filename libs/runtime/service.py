@@ -187,7 +187,6 @@ class App:
         handler = self.all_calls().get(call.name)
         if handler is None:
             return failed_answer(LookupError(call.name))
-        answer = Answer(status=500)
         async with self.database.transaction() as conn:
             ctx = Context(
                 conn,
@@ -197,12 +196,11 @@ class App:
                 epoch=self.epoch,
                 sagas=self.engine,
             )
-            # A refusal writes nothing, whatever the handler had begun.
-            async with conn.begin_nested() as savepoint:
-                answer = await idempotent(ctx, call, handler)
-                if answer.status >= 400:
-                    await savepoint.rollback()
-                    ctx.outgoing.clear()
+            answer = await idempotent(ctx, call, handler)
+            if answer.status >= 400:
+                # A refusal writes nothing, whatever the handler had begun.
+                await conn.rollback()
+                return answer
             await ctx.flush()
         self.wake()
         return answer
