@@ -7,6 +7,7 @@ be subtracted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import sys
 import time
@@ -198,6 +199,8 @@ async def _consumed(
         await asyncio.sleep(0.005)
     say(ended=time.monotonic(), cpu=time.process_time())
     work.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
 
 
 async def bare_publish(nats_url: str, count: int, size: int) -> None:

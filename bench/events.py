@@ -19,7 +19,7 @@ from bench.servers import Servers, part, servers
 from libs.bus.tables import bus_ddl
 from libs.bus.topology import event_stream, inbox_consumer
 
-WRITE_SECONDS = 10
+WRITE_SECONDS = 8
 PAIRS = 3
 GOAL = 3000.0
 MODULE = "bench.event_parts"
