@@ -91,26 +91,30 @@ async def linked(servers: tuple[Path, Ports]) -> AsyncIterator[Linked]:
 
 async def _crossing(sender: Client, receiver: Client, subjects: tuple[str, ...]) -> set[str]:
     """Which of `subjects`, published by `sender`, arrive at `receiver`."""
-    arrived: list[str] = []
+    arrived: set[str] = set()
+    marks: set[bytes] = set()
 
     async def note(message: Msg) -> None:
-        arrived.append(message.subject)
+        if message.subject == MARK:
+            marks.add(message.data)
+        else:
+            arrived.add(message.subject)
 
     for subject in (*subjects, MARK):
         await receiver.subscribe(subject, cb=note)
     await receiver.flush()
 
-    async def marked() -> bool:
-        await sender.publish(MARK, b"")
+    async def marked(mark: bytes) -> bool:
+        await sender.publish(MARK, mark)
         await sender.flush()
-        return MARK in arrived
+        return mark in marks
 
-    await eventually(marked, what="the link is up")
-    arrived.clear()
+    await eventually(lambda: marked(b"begin"), what="the link is up")
     for subject in subjects:
         await sender.publish(subject, b"")
-    await eventually(marked, what="the mark crossed")
-    return set(arrived) - {MARK}
+    # In order behind the subjects: what has not arrived before this mark does not cross.
+    await eventually(lambda: marked(b"end"), what="the mark crossed")
+    return arrived
 
 
 async def test_a_site_says_its_own_words_to_the_hub_and_no_others(linked: Linked) -> None:
