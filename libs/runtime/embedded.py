@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from libs.runtime.processes import Process, StartError, tcp_ready
-
-# The unprivileged user PostgreSQL runs as when we are root. initdb wants one that exists; this one does everywhere.
-UNPRIVILEGED_USER = "nobody"
+from libs.runtime.unprivileged import UNPRIVILEGED_USER, unprivileged_prefix
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class EmbeddedPostgres:
         if not self.durable:
             settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        argv = [*_as_unprivileged(), str(postgres_binary("postgres")), "-D", str(self.data), *options]
+        argv = [*unprivileged_prefix(self.data), str(postgres_binary("postgres")), "-D", str(self.data), *options]
         return Process(
             name=self.name,
             argv=argv,
@@ -87,9 +85,8 @@ class EmbeddedPostgres:
             user = pwd.getpwnam(UNPRIVILEGED_USER)
             os.chown(self.data, user.pw_uid, user.pw_gid)
             os.chown(handed, user.pw_uid, user.pw_gid)
-            make_traversable(self.data)
         command = [
-            *_as_unprivileged(),
+            *unprivileged_prefix(self.data),
             str(postgres_binary("initdb")),
             *("-D", str(self.data), "-U", "postgres", f"--pwfile={handed}", "--auth=scram-sha-256"),
             *("--encoding=UTF8", "--locale=C", "--no-sync"),
@@ -155,30 +152,6 @@ def nats_binary() -> Path:
         if candidate and Path(candidate).exists():
             return Path(candidate)
     raise StartError("nats-server was not found; run `make install`, or put nats-server into PATH")
-
-
-def _as_unprivileged() -> list[str]:
-    if os.getuid() != 0:
-        return []
-    user = pwd.getpwnam(UNPRIVILEGED_USER)
-    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
-
-
-def make_traversable(path: Path) -> None:
-    """Let the unprivileged uid reach `path`: o+x on the folders above it that lack it (only x: no listing).
-
-    Raises StartError when one of them is not ours to change.
-    """
-    for folder in path.parents:
-        mode = folder.stat().st_mode
-        if mode & 0o001:
-            continue
-        try:
-            folder.chmod(mode | 0o001)
-        except OSError as error:
-            raise StartError(
-                f"{folder} can't be entered by PostgreSQL's user: {error}; choose another folder"
-            ) from error
 
 
 def kept_secret(path: Path) -> str:

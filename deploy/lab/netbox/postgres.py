@@ -26,11 +26,10 @@ from deploy.lab.interpreters import MARKER, quiet, run_tool, write_marker
 from deploy.lab.netbox.leftovers import end_in_folder
 from deploy.lab.node_toolchain import npm_install
 from libs.runtime.processes import Process, StartError, tcp_ready
+from libs.runtime.unprivileged import UNPRIVILEGED_USER, unprivileged_prefix
 
 LOCK_FOLDER = Path(__file__).with_name("npm")
 SUPERUSER = "slipway"
-UNPRIVILEGED_USER = "nobody"
-CAP_DAC_OVERRIDE = 1  # Bit number in Linux's capability sets.
 INITDB_LIMIT_SECONDS = 120.0
 SQL_LIMIT_SECONDS = 300.0
 
@@ -197,34 +196,6 @@ class PostgresServer:
         options = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]
         run_tool([*unprivileged_prefix(half), *argv, *options], "initdb", INITDB_LIMIT_SECONDS)
         half.replace(self.data)
-
-
-def unprivileged_prefix(folder: Path) -> list[str]:
-    """The words before a command that must run as the owner of `folder` and not as root; empty when we are not root.
-
-    The owner is `nobody` for a folder made by root, and whoever made it otherwise. The right to pass
-    through closed folders is kept where the machine grants it, since `var` may lie below one that only
-    root may enter.
-    """
-    if os.geteuid() != 0:
-        return []
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise StartError("PostgreSQL refuses to run as root and `setpriv` (util-linux) is missing; run as another user")
-    nobody = pwd.getpwnam(UNPRIVILEGED_USER)
-    made = folder.exists()  # Before the first start it is not, and root will make it for `nobody`.
-    uid, gid = (folder.stat().st_uid, folder.stat().st_gid) if made else (nobody.pw_uid, nobody.pw_gid)
-    prefix = [setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
-    if _may_keep(CAP_DAC_OVERRIDE):
-        prefix += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-    return [*prefix, "--"]
-
-
-def _may_keep(capability: int) -> bool:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapPrm:"):
-            return bool(int(line.split()[1], 16) >> capability & 1)
-    return False
 
 
 def _make_library_links(package: Path, modules: Path) -> None:
