@@ -7,11 +7,20 @@ cancellation that races with its result, and the group then waits for ever.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any
 
 CANCEL_AGAIN_SECONDS = 0.5
+
+
+async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks until every one has ended; once is not enough (https://github.com/python/cpython/issues/86296)."""
+    waiting = {task for task in tasks if not task.done()}
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_SECONDS)
 
 
 class TaskSet:
@@ -36,8 +45,4 @@ class TaskSet:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        waiting = {task for task in self._tasks if not task.done()}
-        while waiting:
-            for task in waiting:
-                task.cancel()
-            _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_SECONDS)
+        await end_all(self._tasks)

@@ -25,11 +25,11 @@ from libs.contracts.message import Message
 from libs.contracts.replies import Reply
 from libs.runtime.health import Health
 from libs.runtime.logs import set_up_logging
+from libs.runtime.tasks import end_all
 from services.satellite import observer
 from services.satellite.adapters.site import SettingMissing, open_site
 from services.satellite.commands import Attempt, execute
 from services.satellite.dispatcher import Dispatcher
-from services.satellite.ending import end_all
 from services.satellite.errors import LeaseLost, SiteError, StateFolderInUse
 from services.satellite.journal import Journal
 from services.satellite.lease import Lease

@@ -18,7 +18,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from libs.contracts.envelope import Envelope, now_utc
 from libs.contracts.ids import is_slug
 from libs.contracts.replies import Reply
-from services.satellite.ending import end_all
+from libs.runtime.tasks import end_all
 from services.satellite.journal import Entry, Journal
 from services.satellite.messages import reply_envelope, reply_subject
 from services.satellite.model import objection

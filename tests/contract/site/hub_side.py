@@ -21,7 +21,7 @@ from libs.contracts.envelope import Envelope, decode, new_message_id, now_utc
 from libs.contracts.message import Message, json_data
 from libs.contracts.replies import REPLY_TYPE, Reply
 from libs.runtime.processes import Process
-from services.satellite.ending import end_all
+from libs.runtime.tasks import end_all
 from tests.contract.site.nats_pair import SITE
 
 SERVICE = "provisioning"
