@@ -203,9 +203,7 @@ class SimulatedBareMetal:
             node = await self._until_settled(order.machine_id)
         if node["provision_state"] == "error":
             raise Failure("undeploy_failed", f"{machine.name}: {node['last_error']}", "Undeploy it by hand.")
-        node = self._found(order.machine_id)[0]
-        node.update(instance_uuid=None, instance_info=None)
-        self._store.put(node)
+        self._store.let_go(order.machine_id)
         return await self._order_off(machine)
 
     async def remove(self, machine_id: str) -> None:

@@ -5,6 +5,9 @@ step that was started ends when its time has passed, whoever looks. Faults and d
 faults file at every look: {"<machine name>": {"fail": {step: message}, "delay": {step: seconds},
 "power": "stuck" | "unreadable", "gpu": {"missing": [0…], "ecc_uncorrected": {"0": 1}, "health": {"0": "Critical"}},
 "ssh": "down"}}. Steps: enrol, inspect, clean, deploy, undeploy, ssh, run_template.
+
+What happens to a machine is written down in `act`, in the transaction in which it happens: the site's own record, which
+the fault harness compares with what the hub believes.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,11 @@ STEPS: dict[str, tuple[str, str, str]] = {
     "deploy": ("deploying", "active", "deploy failed"),
     "undeploy": ("deleting", "available", "error"),
 }
+# What the record says of a step's success.
+_DONE = {"clean": "cleaned", "deploy": "deployed"}
+_RECORD = """CREATE TABLE IF NOT EXISTS act (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, machine TEXT NOT NULL, what TEXT NOT NULL,
+    subject TEXT NOT NULL)"""
 
 
 class SimulatedStore:
@@ -42,6 +52,25 @@ class SimulatedStore:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("CREATE TABLE IF NOT EXISTS node (id TEXT PRIMARY KEY, body TEXT NOT NULL)")
         self._db.execute("CREATE TABLE IF NOT EXISTS machine (name TEXT PRIMARY KEY, body TEXT NOT NULL)")
+        self._db.execute(_RECORD)
+
+    @contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """What is done to the hardware inside happens whole or not at all, whenever the satellite is killed."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _note(self, machine: str, what: str, subject: str) -> None:
+        statement = "INSERT INTO act (at, machine, what, subject) VALUES (?, ?, ?, ?)"
+        self._db.execute(statement, (time.time(), machine, what, subject))
 
     def close(self) -> None:
         self._db.close()
@@ -87,38 +116,65 @@ class SimulatedStore:
         self._db.execute("INSERT OR REPLACE INTO node VALUES (?, ?)", (node["id"], json.dumps(node)))
 
     def delete(self, machine_id: str) -> None:
-        self._db.execute("DELETE FROM node WHERE id = ?", (machine_id,))
+        with self._at_once():
+            node = self.node(machine_id)
+            if node is not None:
+                self._db.execute("DELETE FROM node WHERE id = ?", (machine_id,))
+                self._note(node["name"], "removed", machine_id)
 
     def claim(self, machine_id: str, claim_id: str) -> str:
         """Compare and set: the claim that has the node afterwards, which is `claim_id` when it was free."""
-        self._db.execute(
-            "UPDATE node SET body = json_set(body, '$.instance_uuid', ?)"
-            " WHERE id = ? AND json_extract(body, '$.instance_uuid') IS NULL",
-            (claim_id, machine_id),
-        )
-        row = self._db.execute("SELECT json_extract(body, '$.instance_uuid') FROM node WHERE id = ?", (machine_id,))
-        return str(row.fetchone()[0])
+        with self._at_once():
+            taken = self._db.execute(
+                "UPDATE node SET body = json_set(body, '$.instance_uuid', ?)"
+                " WHERE id = ? AND json_extract(body, '$.instance_uuid') IS NULL",
+                (claim_id, machine_id),
+            ).rowcount
+            row = self._db.execute(
+                "SELECT json_extract(body, '$.instance_uuid'), json_extract(body, '$.name') FROM node WHERE id = ?",
+                (machine_id,),
+            ).fetchone()
+            if taken:
+                self._note(str(row[1]), "claimed", claim_id)
+        return str(row[0])
+
+    def let_go(self, machine_id: str) -> None:
+        """Take the claim off the node; harmless when it carries none."""
+        with self._at_once():
+            node = self.node(machine_id)
+            if node is None or node["instance_uuid"] is None:
+                return
+            self._note(node["name"], "released", node["instance_uuid"])
+            node.update(instance_uuid=None, instance_info=None)
+            self.put(node)
 
     def start(self, node: Record, step: str, **extra: Any) -> None:
         """Let `step` begin on the node."""
-        node.update(extra)
-        node.update(
-            provision_state=STEPS[step][0],
-            target_provision_state=STEPS[step][1],
-            last_error="",
-            step=step,
-            step_started_at=time.time(),
-        )
-        if step == "deploy":
-            machine = self.machine(node["name"])
-            self.change(node["name"], deployments=[*machine["deployments"], node["instance_uuid"]])
-        self.put(node)
+        with self._at_once():
+            node.update(extra)
+            node.update(
+                provision_state=STEPS[step][0],
+                target_provision_state=STEPS[step][1],
+                last_error="",
+                step=step,
+                step_started_at=time.time(),
+            )
+            if step == "deploy":
+                machine = self.machine(node["name"])
+                self.change(node["name"], deployments=[*machine["deployments"], node["instance_uuid"]])
+            self.put(node)
+            self._note(node["name"], step, _subject(node, step))
 
     def _settled(self, node: Record) -> Record:
         """`node` after its step has ended, when its time has passed."""
         step = node.get("step")
         if step is None or time.time() - node["step_started_at"] < self.seconds(node["name"], step):
             return node
+        with self._at_once():
+            self._end_step(node, step)
+        return node
+
+    def _end_step(self, node: Record, step: str) -> None:
         failed = self.failure(node["name"], step)
         _, good, bad = STEPS[step]
         node.update(
@@ -129,7 +185,9 @@ class SimulatedStore:
         if not failed:
             self._effect(node, step)
         self.put(node)
-        return node
+        what = "failed" if failed else _DONE.get(step)
+        if what is not None:
+            self._note(node["name"], what, _subject(node, step))
 
     def _effect(self, node: Record, step: str) -> None:
         name = node["name"]
@@ -162,3 +220,8 @@ class SimulatedStore:
         """Order a change; a stuck one is accepted and does nothing."""
         if self.faults(name).get("power") != "stuck":
             self.change(name, power=power)
+
+
+def _subject(node: Record, step: str) -> str:
+    """What the record names a step by: the run of a clean, the claim of everything else."""
+    return str(node["clean_run"] if step == "clean" else node["instance_uuid"])
