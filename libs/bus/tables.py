@@ -55,6 +55,23 @@ class BusTables:
             Column("received_at", DateTime(timezone=True), nullable=False),
             Column("done_at", DateTime(timezone=True)),
             Column("error", Text),
+            Column("cause", Text),
+            Column("dead_at", DateTime(timezone=True)),
+        )
+        self.dead_letter_action = Table(
+            "dead_letter_action",
+            metadata,
+            Column("id", BigInteger, primary_key=True),
+            Column("inbox_id", BigInteger, nullable=False),
+            Column("message_id", Text, nullable=False),
+            Column("action", Text, nullable=False),
+            Column("reason", Text, nullable=False),
+            Column("actor", Text, nullable=False),
+            Column("at", DateTime(timezone=True), nullable=False),
+            Column("cause_before", Text),
+            Column("error_before", Text),
+            Column("attempts_before", Integer, nullable=False),
+            Column("payload_before", LargeBinary),
         )
         self.saga = Table(
             "saga",
@@ -107,7 +124,88 @@ def bus_tables(schema: str) -> BusTables:
 
 
 def bus_ddl(schema: str) -> list[str]:
-    """The statements that make the bus's tables, first version."""
+    """The statements that make the bus's tables as they are today, in an empty schema."""
+    return [*first_ddl(schema), *keeping_ddl(schema)]
+
+
+def keeping_ddl(schema: str) -> list[str]:
+    """What came second: dead letters with their history, memory and its limit, restores, rebuilds, replays."""
+    return [
+        f"ALTER TABLE {schema}.inbox ADD COLUMN cause text, ADD COLUMN dead_at timestamptz",
+        f"UPDATE {schema}.inbox SET cause = 'handler_failed', dead_at = received_at WHERE state = 2",
+        f"CREATE INDEX inbox_dead ON {schema}.inbox (id) WHERE state = 2",
+        f"""CREATE TABLE {schema}.dead_letter_action (
+            id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            inbox_id bigint NOT NULL,
+            message_id text NOT NULL,
+            action text NOT NULL CHECK (action IN ('redriven', 'edited', 'dropped')),
+            reason text NOT NULL CHECK (reason <> ''),
+            actor text NOT NULL,
+            at timestamptz NOT NULL DEFAULT now(),
+            cause_before text,
+            error_before text,
+            attempts_before integer NOT NULL,
+            payload_before bytea CHECK ((payload_before IS NOT NULL) = (action = 'edited')))""",
+        f"CREATE INDEX dead_letter_action_inbox ON {schema}.dead_letter_action (inbox_id)",
+        # One row: ids of messages sent before this instant may have been forgotten, so such messages are refused.
+        f"""CREATE TABLE {schema}.inbox_memory (
+            single boolean PRIMARY KEY DEFAULT true CHECK (single), forgotten_before timestamptz NOT NULL)""",
+        f"INSERT INTO {schema}.inbox_memory (forgotten_before) VALUES ('1970-01-01Z')",
+        # The highest epoch seen of each source; what is older comes from before a restore of its database.
+        f"""CREATE TABLE {schema}.peer_epoch (
+            source text PRIMARY KEY, epoch integer NOT NULL CHECK (epoch >= 1), seen_at timestamptz NOT NULL)""",
+        f"""CREATE TABLE {schema}.restore (
+            id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            detected_at timestamptz NOT NULL DEFAULT now(),
+            epoch_before integer NOT NULL,
+            epoch integer NOT NULL UNIQUE,
+            own_last bigint NOT NULL,
+            stream_last bigint NOT NULL,
+            parked_sagas integer NOT NULL,
+            set_aside_messages integer NOT NULL,
+            accepted_at timestamptz,
+            accepted_by text,
+            reason text,
+            CHECK (stream_last > own_last AND epoch > epoch_before),
+            CHECK ((accepted_at IS NULL) = (accepted_by IS NULL) AND (accepted_at IS NULL) = (reason IS NULL)))""",
+        f"CREATE UNIQUE INDEX restore_waiting ON {schema}.restore ((true)) WHERE accepted_at IS NULL",
+        # How far each command stream was when last looked at: one that has gone backwards has lost commands.
+        f"""CREATE TABLE {schema}.stream_seen (
+            stream text PRIMARY KEY, made_at timestamptz NOT NULL, last_seq bigint NOT NULL CHECK (last_seq >= 0))""",
+        f"""CREATE TABLE {schema}.projection_rebuild (
+            projection text PRIMARY KEY,
+            state text NOT NULL CHECK (state IN ('running', 'done', 'failed')),
+            swap boolean NOT NULL,
+            requested_by text NOT NULL,
+            started_at timestamptz NOT NULL,
+            updated_at timestamptz NOT NULL,
+            positions jsonb NOT NULL,
+            targets jsonb NOT NULL,
+            events bigint NOT NULL,
+            seconds double precision NOT NULL,
+            digest_live text,
+            digest_rebuilt text,
+            changes jsonb,
+            error text,
+            CHECK ((state = 'failed') = (error IS NOT NULL)))""",
+        f"""CREATE TABLE {schema}.replay (
+            id text PRIMARY KEY,
+            state text NOT NULL CHECK (state IN ('running', 'done', 'cancelled', 'failed')),
+            subject text NOT NULL,
+            wanted jsonb NOT NULL,
+            requested_by text NOT NULL,
+            started_at timestamptz NOT NULL,
+            updated_at timestamptz NOT NULL,
+            position bigint NOT NULL,
+            last bigint NOT NULL,
+            published bigint NOT NULL,
+            error text,
+            CHECK ((state = 'failed') = (error IS NOT NULL)))""",
+    ]
+
+
+def first_ddl(schema: str) -> list[str]:
+    """The statements of the services' first migrations."""
     return [
         f"""CREATE TABLE {schema}.outbox (
             id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

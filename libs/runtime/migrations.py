@@ -17,9 +17,18 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from libs.bus.tables import bus_ddl
+from libs.bus.tables import first_ddl, keeping_ddl
 
 SERVICES_FOLDER = Path(__file__).resolve().parents[2] / "services"
+KEEPING_TABLES = (
+    "dead_letter_action",
+    "inbox_memory",
+    "peer_epoch",
+    "restore",
+    "stream_seen",
+    "projection_rebuild",
+    "replay",
+)
 STATEFUL_SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit")
 
 
@@ -47,8 +56,21 @@ def role_statements(service: str, owner_password: str, running_password: str, da
 
 def bus_tables(op: Any, service: str) -> None:
     """Make the bus's own tables in the service's schema (first migration)."""
-    for statement in bus_ddl(service):
+    for statement in first_ddl(service):
         op.execute(statement)
+
+
+def bus_keeping(op: Any, service: str) -> None:
+    """Make what the bus keeps besides messages (second set of tables), with its grants."""
+    for statement in keeping_ddl(service):
+        op.execute(statement)
+    running = running_role(service)
+    if not _role_exists(op, running):
+        return
+    for table in KEEPING_TABLES:
+        op.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {service}.{table} TO {running}")
+    # What people decided about dead letters is history.
+    op.execute(f"REVOKE UPDATE, DELETE, TRUNCATE ON {service}.dead_letter_action FROM {running}")
 
 
 def projection_tables(op: Any, service: str, statements: Iterable[str]) -> None:
@@ -62,8 +84,7 @@ def projection_tables(op: Any, service: str, statements: Iterable[str]) -> None:
 def grants(op: Any, service: str, history: Sequence[str] = ()) -> None:
     """Give the running role what it needs and no more; call at the end of every migration that adds tables."""
     running = running_role(service)
-    exists = op.get_bind().execute(text("SELECT 1 FROM pg_roles WHERE rolname = :r"), {"r": running}).scalar()
-    if not exists:
+    if not _role_exists(op, running):
         return
     op.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {service} TO {running}")
     op.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {service} TO {running}")
@@ -71,6 +92,10 @@ def grants(op: Any, service: str, history: Sequence[str] = ()) -> None:
     op.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {service}_rebuild TO {running}")
     for table in history:
         op.execute(f"REVOKE UPDATE, DELETE, TRUNCATE ON {service}.{table} FROM {running}")
+
+
+def _role_exists(op: Any, role: str) -> bool:
+    return bool(op.get_bind().execute(text("SELECT 1 FROM pg_roles WHERE rolname = :r"), {"r": role}).scalar())
 
 
 def _scripts(service: str) -> ScriptDirectory:
