@@ -49,8 +49,8 @@ async def prepare_database(var: Path, postgres: Reachable) -> None:
         await inside.close()
 
 
-async def prepare_broker(var: Path, ports: Ports) -> None:
-    """Streams and consumers of the hub and of the site."""
+async def prepare_broker(var: Path, ports: Ports, replicas: int = 1) -> None:
+    """Streams and consumers of the hub, each stream on `replicas` of its servers, and of the site."""
     topology = load_topology()
     site_client = await nats.connect(
         f"nats://127.0.0.1:{ports.leaf}", user="satellite", password=secret(var, f"nats-satellite-{SITE}")
@@ -60,7 +60,7 @@ async def prepare_broker(var: Path, ports: Ports) -> None:
     )
     try:
         await apply_site(site_client.jetstream(), topology, SITE)
-        await apply_hub(hub_client.jetstream(), topology, (SITE,))
+        await apply_hub(hub_client.jetstream(), topology, (SITE,), replicas)
     finally:
         await hub_client.close()
         await site_client.close()

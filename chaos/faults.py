@@ -1,0 +1,228 @@
+"""Carries planned faults out, one method a kind. Each mends what it broke before it returns."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+from nats.js import JetStreamContext
+
+from chaos import brokers, wire
+from chaos.journal import Journal
+from chaos.plan import Fault
+from chaos.world import World
+from deploy.local.layout import SITE
+
+REPEATED_MESSAGES = 40
+BROKER_TRIES = 40
+# What the simulated site's faults file says for each target of break_machine.
+MACHINE_FAULTS: dict[str, dict[str, Any]] = {
+    "deploy": {"fail": {"deploy": "write to /dev/nvme0n1 failed: Input/output error"}},
+    "clean": {"fail": {"clean": "nvme format failed"}},
+    "ssh": {"ssh": "down"},
+    "power": {"power": "stuck"},
+}
+
+
+class Faults:
+    """The faults of one run on one world."""
+
+    def __init__(self, world: World, journal: Journal, seed: str) -> None:
+        self.world, self.journal, self.seed = world, journal, seed
+        self.inflicted = 0
+        self.failed: list[str] = []
+
+    async def run(self, faults: list[Fault], done: Callable[[Fault], None]) -> None:
+        """All of them, each at its time; those that are `together` with the one before begin while it lasts."""
+        running: set[asyncio.Task[None]] = set()
+        for fault in faults:
+            if running and not fault.together:
+                await asyncio.wait(running)
+                running.clear()
+            await asyncio.sleep(fault.pause)
+            running.add(asyncio.create_task(self._one(fault, done)))
+        if running:
+            await asyncio.wait(running)
+
+    async def _one(self, fault: Fault, done: Callable[[Fault], None]) -> None:
+        self.journal.note("fault begins", number=fault.number, fault=str(fault))
+        try:
+            inflict: Callable[[Fault], Awaitable[str | None]] = getattr(self, fault.kind)
+            said = await inflict(fault)
+        except Exception as error:
+            # A fault that can't be inflicted proves nothing; the run says so instead of counting it.
+            self.failed.append(f"{fault.number} {fault}: {error!r}")
+            self.journal.note("fault could not be inflicted", number=fault.number, error=repr(error))
+        else:
+            self.inflicted += 1
+            self.journal.note("fault ends", number=fault.number, result=said or "")
+        done(fault)
+
+    # -- processes ------------------------------------------------------------------------------
+
+    async def kill(self, fault: Fault) -> None:
+        async with self.world.hold(fault.target):
+            await self.world.kill(fault.target)
+            await asyncio.sleep(fault.seconds)
+
+    async def pause(self, fault: Fault) -> None:
+        async with self.world.hold(fault.target):
+            await self.world.pause(fault.target)
+            await asyncio.sleep(fault.seconds)
+
+    async def kill_all(self, fault: Fault) -> None:
+        async with self.world.hold(*self.world.names):
+            await asyncio.gather(*(self.world.kill(name) for name in self.world.names))
+            await asyncio.sleep(fault.seconds)
+
+    async def skew(self, fault: Fault) -> None:
+        async with self.world.hold(fault.target):
+            await self.world.kill(fault.target)
+            with self.world.skewed(fault.target, fault.more["seconds"]):
+                await self.world.start(fault.target)
+                await asyncio.sleep(fault.seconds)
+                await self.world.kill(fault.target)
+
+    # -- links ----------------------------------------------------------------------------------
+
+    async def cut_leaf(self, fault: Fault) -> None:
+        await self._on_leaf_links(fault, lambda link: link.cut())
+
+    async def stall_leaf(self, fault: Fault) -> None:
+        await self._on_leaf_links(fault, lambda link: link.stall())
+
+    async def slow_leaf(self, fault: Fault) -> None:
+        await self._on_leaf_links(fault, lambda link: link.slow(fault.more["delay"]))
+
+    async def _on_leaf_links(self, fault: Fault, what: Callable[[Any], None]) -> None:
+        links = self.world.leaf_links
+        for link in links:
+            what(link)
+        await asyncio.sleep(fault.seconds)
+        for link in links:
+            link.mend()
+
+    async def cut_database(self, fault: Fault) -> None:
+        link = self.world.links[f"pg:{fault.target}"]
+        link.cut()
+        await asyncio.sleep(fault.seconds)
+        link.mend()
+
+    async def break_commit(self, fault: Fault) -> str:
+        link = self.world.links[f"pg:{fault.target}"]
+        before = link.commits_broken
+        link.break_commits(fault.more["how"], fault.more["times"])
+        await asyncio.sleep(fault.seconds)
+        link.mend()
+        return f"{link.commits_broken - before} commits broken"
+
+    # -- the site -------------------------------------------------------------------------------
+
+    async def break_machine(self, fault: Fault) -> None:
+        self.world.break_machine(fault.more["machine"], MACHINE_FAULTS[fault.target])
+        await asyncio.sleep(fault.seconds)
+        self.world.break_machine(fault.more["machine"], None)
+
+    # -- streams --------------------------------------------------------------------------------
+
+    async def lose_tail(self, fault: Fault) -> str:
+        """Stop the broker, put an older copy of the stream's store in the place of its own, start it again.
+
+        On three servers every one of them loses it: replicas that lie apart would bring it back.
+        """
+        world, stream = self.world, fault.target
+        stores = [brokers.store(world.stack.var, name) / stream for name in world.hubs]
+        copies = [store.parent.parent / f"{stream}.older" for store in stores]
+        async with world.hold(*world.hubs):
+            await asyncio.gather(*(world.kill(name) for name in world.hubs))
+            for store, copy in zip(stores, copies, strict=True):
+                shutil.rmtree(copy, ignore_errors=True)
+                shutil.copytree(store, copy)
+        await asyncio.sleep(fault.seconds)
+        last = await self._last_sequence(stream)
+        async with world.hold(*world.hubs):
+            await asyncio.gather(*(world.kill(name) for name in world.hubs))
+            for store, copy in zip(stores, copies, strict=True):
+                shutil.rmtree(store)
+                copy.rename(store)
+        return f"{last} was its last sequence, {await self._last_sequence(stream)} soon after"
+
+    async def _last_sequence(self, stream: str) -> int:
+        async def ask(js: JetStreamContext) -> int:
+            return int((await js.stream_info(stream)).state.last_seq)
+
+        return int(await self._with_hub(ask))
+
+    async def delete_consumer(self, fault: Fault) -> None:
+        stream, consumer = fault.target.split("/")
+
+        async def delete(js: JetStreamContext) -> None:
+            try:
+                await js.delete_consumer(stream, consumer)
+            except nats.js.errors.NotFoundError:
+                pass  # A try whose answer was lost had deleted it.
+
+        await self._with_hub(delete)
+        await asyncio.sleep(fault.seconds)
+        await self._declare()
+
+    async def fill_stream(self, fault: Fault) -> None:
+        """Set the stream's limit to what it holds: the next message finds it full."""
+
+        async def fill(js: JetStreamContext) -> None:
+            info = await js.stream_info(fault.target)
+            await js.update_stream(info.config.evolve(max_bytes=max(info.state.bytes, 1)))
+
+        await self._with_hub(fill)
+        await asyncio.sleep(fault.seconds)
+        await self._declare()
+
+    async def repeat(self, fault: Fault) -> str:
+        """Publish old messages of the stream again as if for the first time, shuffled, without their de-duplication id.
+
+        So they come after the duplicate window and out of order. A site's words can only be repeated at the site.
+        """
+        dice = random.Random(f"{self.seed} {fault.number}")
+
+        async def collect(js: JetStreamContext) -> list[tuple[str, bytes]]:
+            state = (await js.stream_info(fault.target)).state
+            numbers = range(max(state.first_seq, 1), state.last_seq + 1)
+            chosen = dice.sample(numbers, min(REPEATED_MESSAGES, len(numbers)))
+            found = [await js.get_msg(fault.target, number, direct=True) for number in chosen]
+            return [(str(message.subject), message.data or b"") for message in found]
+
+        messages = await self._with_hub(collect)
+        at_site = fault.target == "OBS"
+        async with wire.leaf(self.world) if at_site else wire.hub(self.world) as client:
+            for subject, data in messages:
+                place = subject.replace(f"obs.{SITE}.", f"local.{SITE}.", 1) if at_site else subject
+                await client.publish(place, data)
+            await client.flush()
+        return f"{len(messages)} messages"
+
+    async def _declare(self) -> None:
+        """As often as needed: the broker may be down by another fault."""
+        await self._insist(self.world.declare)
+
+    async def _with_hub(self, what: Callable[[JetStreamContext], Awaitable[Any]]) -> Any:
+        async def once() -> Any:
+            async with wire.hub(self.world) as client:
+                return await what(client.jetstream(timeout=5))
+
+        return await self._insist(once)
+
+    async def _insist(self, what: Callable[[], Awaitable[Any]]) -> Any:
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await what()
+            except (nats.errors.Error, nats.js.errors.APIError, OSError, TimeoutError):
+                if tries == BROKER_TRIES:
+                    raise
+                await asyncio.sleep(0.5)

@@ -1,0 +1,122 @@
+"""What will go wrong in a run, decided from its seed alone: the same seed and settings give the same plan.
+
+When a fault strikes is decided too, as pauses between faults; what the system does at that moment is not, so a
+repeated run repeats the faults and not every interleaving.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from libs.bus.topology import EVENT_SERVICES
+
+SERVICES = EVENT_SERVICES
+PROCESSES = (*SERVICES, "gateway", "satellite")
+EVENT_STREAMS = tuple(f"EVT_{service}" for service in SERVICES)
+COMMAND_STREAMS = tuple(f"CMD_{service}" for service in ("inventory", "reservation", "provisioning", "validation"))
+CONSUMERS = tuple(f"{stream}/{stream[4:]}_inbox" for stream in COMMAND_STREAMS)
+BUSY_SERVICES = ("inventory", "reservation", "provisioning", "validation")
+# Together with the lag of the network, still what the satellite's rule of 30 s allows, and what it does not.
+SKEWS_SECONDS = (-90, -25, -8, 8, 25, 90)
+TOGETHER = 0.25  # How often the next fault strikes while this one lasts.
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault: its targets, how long it lasts in seconds, how often it is drawn beside the others."""
+
+    name: str
+    what: str
+    targets: tuple[str, ...]
+    shortest: float = 0.0
+    longest: float = 0.0
+    weight: int = 2
+    choices: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) -> dict[str, Kind]:
+    """Every kind there is; `hubs` are the hub's NATS servers, `machines` the names of the site's machines."""
+    servers = (*hubs, "nats-leaf", "postgres")
+    found = (
+        Kind("kill", "kill -9, then start again", (*PROCESSES, *servers), 0, 3, weight=6),
+        Kind("pause", "SIGSTOP, then SIGCONT", (*PROCESSES, *servers), 1, 12, weight=4),
+        Kind("cut_leaf", "cut the site off from the hub", ("leaf",), 2, 15, weight=3),
+        Kind("stall_leaf", "let no byte through between site and hub", ("leaf",), 2, 10),
+        Kind("slow_leaf", "slow the link between site and hub", ("leaf",), 5, 15, choices={"delay": (0.05, 0.3, 1.0)}),
+        Kind("cut_database", "cut a service off from PostgreSQL", SERVICES, 1, 8),
+        Kind(
+            "break_commit",
+            "cut connections in the middle of COMMIT",
+            BUSY_SERVICES,
+            3,
+            8,
+            weight=4,
+            choices={"how": ("before", "after"), "times": (1, 2, 4)},
+        ),
+        Kind("lose_tail", "restore an older copy of a stream's store", (*EVENT_STREAMS, "EVT", "OBS"), 3, 8, weight=3),
+        Kind(
+            "delete_consumer",
+            "delete a durable consumer",
+            (*CONSUMERS, "OBS/provisioning_inbox", "SITE_fra1/satellite"),
+            1,
+            4,
+        ),
+        Kind("fill_stream", "fill a stream to its limit", (*EVENT_STREAMS, *COMMAND_STREAMS, "SITE_fra1"), 2, 8),
+        Kind(
+            "repeat", "deliver old messages again, in another order", (*COMMAND_STREAMS, "SITE_fra1", "OBS"), weight=3
+        ),
+        Kind("skew", "run a process with another clock", PROCESSES, 3, 10, choices={"seconds": SKEWS_SECONDS}),
+        Kind(
+            "break_machine",
+            "let a machine's hardware fail",
+            ("deploy", "clean", "ssh", "power"),
+            5,
+            20,
+            weight=3,
+            choices={"machine": tuple(machines)},
+        ),
+        Kind("kill_all", "kill -9 every process at once", ("everything",), 0, 1, weight=1),
+    )
+    return {kind.name: kind for kind in found}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One planned fault. `pause` seconds after the one before it began or ended (`together`: begun)."""
+
+    number: int
+    kind: str
+    target: str
+    seconds: float
+    pause: float
+    together: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [self.kind, self.target, *(f"{name}={value}" for name, value in self.more.items())]
+        return " ".join(words) + (f" for {self.seconds:.1f} s" if self.seconds else "")
+
+
+def plan(seed: str, count: int, of: Sequence[Kind]) -> list[Fault]:
+    """`count` faults of the given kinds."""
+    dice = random.Random(f"plan {seed}")
+    weights = [kind.weight for kind in of]
+    faults: list[Fault] = []
+    for number in range(1, count + 1):
+        kind = dice.choices(of, weights)[0]
+        together = bool(faults) and dice.random() < TOGETHER
+        faults.append(
+            Fault(
+                number=number,
+                kind=kind.name,
+                target=dice.choice(kind.targets),
+                seconds=round(dice.uniform(kind.shortest, kind.longest), 1),
+                pause=round(dice.uniform(0.2, 3.0), 1),
+                together=together,
+                more={name: dice.choice(values) for name, values in kind.choices.items()},
+            )
+        )
+    return faults
