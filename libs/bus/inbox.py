@@ -11,22 +11,24 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from prometheus_client import Counter, Gauge
-from sqlalchemy import text
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import select, text
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from libs.bus.context import outbox_row
-from libs.bus.errors import Transient
+from libs.bus.admission import EPOCH_TYPE, Known, Refused, admit
+from libs.bus.dead_letters import id_of, letter_row
+from libs.bus.errors import Cause, Transient, cause_of
+from libs.bus.memory import note_epochs, read_known
 from libs.bus.pull import Puller, client_of
 from libs.bus.tables import DEAD, DONE, PENDING, bus_tables
 from libs.bus.topology import inbox_consumer
-from libs.contracts.envelope import BadMessage, Envelope, decode, new_message_id, now_utc
-from libs.contracts.message import message_class
+from libs.contracts.envelope import Envelope, decode, now_utc
 from libs.contracts.replies import REPLY_TYPE
 from libs.runtime.database import Database
 
@@ -39,6 +41,7 @@ LONGEST_BACKOFF_SECONDS = 60.0
 
 log = structlog.get_logger("inbox")
 LANDED = Counter("slipway_inbox_landed_total", "Messages taken from the broker", ["service", "stream"])
+REFUSED = Counter("slipway_inbox_refused_total", "Messages not let in", ["service", "stream", "cause"])
 WORKED = Counter("slipway_inbox_worked_total", "Messages handled", ["service", "outcome"])
 DEAD_LETTERS = Gauge("slipway_inbox_dead_letters", "Messages set aside for a human", ["service"])
 LAG = Gauge(
@@ -54,6 +57,8 @@ class Received:
     envelope: Envelope
     attempts: int
 
+
+Row = dict[str, Any]
 
 # Handles a batch inside the given transaction; whatever it raises rolls all of it back.
 BatchHandler = Callable[[AsyncConnection, Sequence[Received]], Awaitable[None]]
@@ -102,22 +107,56 @@ class Inbox:
 
     async def land(self, stream: str, messages: Sequence[Msg]) -> None:
         """Keep messages; those whose id is already here are known and left alone."""
-        rows = [self._row(stream, message) for message in messages]
+        on_conflict = insert(self.table).on_conflict_do_nothing(index_elements=["message_id"])
         async with self.database.transaction() as conn:
-            await conn.execute(insert(self.table).on_conflict_do_nothing(index_elements=["message_id"]), rows)
-        LANDED.labels(self.service, stream).inc(len(rows))
+            rows, refused, raised = self._sorted(stream, messages, await read_known(conn, self.service))
+            if rows:
+                await conn.execute(on_conflict, rows)
+            for row in refused:
+                await self._refuse(conn, stream, row, on_conflict)
+            await note_epochs(conn, self.service, raised)
+        LANDED.labels(self.service, stream).inc(len(messages))
         self._woken.set()
 
-    def _row(self, stream: str, message: Msg) -> dict[str, object]:
-        row = {"subject": message.subject, "payload": message.data, "attempts": 0, "error": None}
-        try:
-            envelope = decode(message.data)
-        except BadMessage as error:
-            # Unreadable: a dead letter at once, under the name of its place in the stream.
-            place = f"{stream}:{message.metadata.sequence.stream}"
-            log.error("unreadable_message", service=self.service, place=place, error=str(error))
-            return {**row, "message_id": place, "key": "", "state": DEAD, "error": str(error)}
-        return {**row, "message_id": envelope.id, "key": landing_key(envelope), "state": PENDING}
+    def _sorted(
+        self, stream: str, messages: Sequence[Msg], known: Known
+    ) -> tuple[list[Row], list[Row], dict[str, int]]:
+        """What is let in, what is refused, and the epochs that rose, which count for what follows in the batch."""
+        epochs, now = dict(known.epochs), now_utc()
+        known = Known(known.forgotten_before, epochs)
+        raised: dict[str, int] = {}
+        rows: list[Row] = []
+        refused: list[Row] = []
+        for message in messages:
+            row: Row = {"subject": message.subject, "payload": message.data, "attempts": 0, "error": None}
+            judged = admit(message.subject, message.data, known, now)
+            if isinstance(judged, Refused):
+                # Under the name of its place: its id is not to be trusted. It holds nobody up: hence no key.
+                place = f"{stream}:{message.metadata.sequence.stream}"
+                refused.append(
+                    {**row, "message_id": place, "key": "", "state": DEAD, "error": judged.error}
+                    | {"cause": judged.cause.value, "dead_at": now}
+                )
+                continue
+            if judged.epoch > max(1, epochs.get(judged.source, 1)):
+                epochs[judged.source] = raised[judged.source] = judged.epoch
+            # Keeping its epoch is all that an announcement asks for.
+            state = DONE if judged.type == EPOCH_TYPE else PENDING
+            rows.append({**row, "message_id": judged.id, "key": landing_key(judged), "state": state})
+        return rows, refused, raised
+
+    async def _refuse(self, conn: AsyncConnection, stream: str, row: Row, on_conflict: Insert) -> None:
+        """A dead letter at once, unless it is a repeat of a message that was let in or refused before."""
+        if await conn.scalar(select(self.table.c.id).where(self.table.c.message_id == id_of(row["payload"]))):
+            return
+        if await conn.scalar(on_conflict.values(row).returning(self.table.c.id)) is None:
+            return
+        REFUSED.labels(self.service, stream, row["cause"]).inc()
+        log.error(
+            "message_refused", service=self.service, place=row["message_id"], cause=row["cause"], error=row["error"]
+        )
+        letter = letter_row(self.service, row["subject"], row["payload"], 0, Cause(row["cause"]), row["error"])
+        await conn.execute(bus_tables(self.service).outbox.insert(), [letter])
 
     # -- working --------------------------------------------------------------------------------
 
@@ -208,10 +247,13 @@ class Inbox:
             await conn.execute(
                 text(
                     f"""UPDATE {self.service}.inbox SET attempts = :attempts, error = :error, state = :state,
-                    due_at = clock_timestamp() + make_interval(secs => :wait) WHERE id = :id"""
+                    due_at = clock_timestamp() + make_interval(secs => :wait),
+                    cause = :cause, dead_at = CASE WHEN :dead THEN now() END WHERE id = :id"""
                 ),
                 {
                     "attempts": attempts,
+                    "cause": cause_of(error).value if dead else None,
+                    "dead": dead,
                     "error": repr(error)[:2000].replace("\x00", ""),
                     "state": DEAD if dead else PENDING,
                     "wait": wait,
@@ -219,7 +261,8 @@ class Inbox:
                 },
             )
             if dead:
-                await self._publish_dead_letter(conn, row[1], row[2], attempts, error)
+                letter = letter_row(self.service, row[1], row[2], attempts, cause_of(error), repr(error)[:2000])
+                await conn.execute(bus_tables(self.service).outbox.insert(), [letter])
         outcome = "dead" if dead else "retry"
         WORKED.labels(self.service, outcome).inc()
         level = log.error if dead else log.warning
@@ -232,28 +275,6 @@ class Inbox:
             exc_info=error,
         )
 
-    async def _publish_dead_letter(
-        self, conn: AsyncConnection, subject: str, payload: bytes, attempts: int, error: Exception
-    ) -> None:
-        original = decode(payload)
-        handler = original.type.removeprefix("slipway.").replace(".", "_")
-        envelope = {
-            **original.model_dump(exclude_none=True),
-            "id": new_message_id(),
-            "type": "slipway.dead_letter",
-            "time": now_utc(),
-            "causationid": original.id,
-            "data": {
-                "service": self.service,
-                "subject": subject,
-                "attempts": attempts,
-                "error": repr(error)[:2000],
-                "original": original.model_dump(mode="json", exclude_none=True),
-            },
-        }
-        row = outbox_row(envelope["id"], f"dlq.{self.service}.{handler}", original.tenant, envelope, is_event=False)
-        await conn.execute(bus_tables(self.service).outbox.insert(), [row])
-
     async def measure_forever(self) -> None:
         """Keep the dead-letter gauge true."""
         while True:
@@ -262,14 +283,3 @@ class Inbox:
                     count = await conn.scalar(text(f"SELECT count(*) FROM {self.service}.inbox WHERE state = {DEAD}"))
                     DEAD_LETTERS.labels(self.service).set(count or 0)
             await asyncio.sleep(5)
-
-
-def parse_version(envelope: Envelope) -> int:
-    """The version of the message's schema, from `dataschema` (…v1.json); 1 when absent."""
-    schema = envelope.dataschema or ""
-    tail = schema.removesuffix(".json").rpartition(".v")[2]
-    return int(tail) if tail.isdigit() else 1
-
-
-def known_class(envelope: Envelope) -> type | None:
-    return message_class(envelope.type, parse_version(envelope))

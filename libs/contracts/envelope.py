@@ -7,11 +7,12 @@ with every event of a service (stamped by its sequencer; equal to the stream seq
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from libs.contracts.ids import new_uuid
 from libs.contracts.text import clean
@@ -19,6 +20,12 @@ from libs.contracts.text import clean
 NONE_TOKEN = "-"  # "no site" or "no tenant" in a subject
 MAX_MESSAGE_BYTES = 256 * 1024
 SYSTEM_ACTOR = "system:slipway"
+
+
+# What is indexed has a limit, far above what we make: an index refuses rows of a few thousand bytes, and a message
+# that can't be kept would stop its consumer.
+Token = Annotated[str, StringConstraints(max_length=200)]
+Counter = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class BadMessage(ValueError):
@@ -30,26 +37,26 @@ class Envelope(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    id: str = Field(min_length=1)
-    source: str
-    type: str
+    id: Token = Field(min_length=1)
+    source: Token
+    type: Token
     specversion: str = "1.0"
-    time: datetime
-    subject: str
+    time: AwareDatetime
+    subject: Annotated[str, StringConstraints(max_length=500)]
     dataschema: str | None = None
     datacontenttype: str = "application/json"
-    entityversion: int = 0
-    correlationid: str
-    causationid: str | None = None
+    entityversion: Counter = 0
+    correlationid: Token
+    causationid: Token | None = None
     actor: str = SYSTEM_ACTOR
-    site: str = NONE_TOKEN
-    tenant: str = NONE_TOKEN
+    site: Token = NONE_TOKEN
+    tenant: Token = NONE_TOKEN
     traceparent: str | None = None
     sequence: Annotated[str | None, Field(pattern=r"^\d{20}$")] = None
     tenantsequence: Annotated[str | None, Field(pattern=r"^\d{20}$")] = None
-    epoch: int = 1
+    epoch: Annotated[Counter, Field(ge=1)] = 1
     replyto: str | None = None
-    deadline: datetime | None = None
+    deadline: AwareDatetime | None = None
     data: dict[str, Any]
 
     def encode(self) -> bytes:
@@ -65,12 +72,26 @@ class Envelope(BaseModel):
 def decode(payload: bytes) -> Envelope:
     """Parse bytes from the bus. Raises BadMessage naming the first thing that is wrong."""
     try:
-        return Envelope.model_validate(clean(orjson.loads(payload)))
+        return Envelope.model_validate(clean(_loads(payload)))
     except ValidationError as error:
         first = error.errors()[0]
         raise BadMessage(f"envelope field {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    except (orjson.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadMessage(f"not JSON: {error}") from error
+
+
+def _loads(payload: bytes) -> Any:
+    """JSON; lone surrogates (a cut emoji in a console log) are let through, to be replaced by `clean`."""
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        if b"\\ud" not in payload and b"\\uD" not in payload:
+            raise
+        return json.loads(payload, parse_constant=_no_number)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON number")
 
 
 def sequence_text(number: int) -> str:

@@ -27,8 +27,10 @@ from pydantic import ValidationError
 from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from libs.bus.admission import known_class
 from libs.bus.context import CommandHandlers, Context, ObservationHandlers
-from libs.bus.inbox import Inbox, Received, known_class
+from libs.bus.errors import UnknownMessage
+from libs.bus.inbox import Inbox, Received
 from libs.bus.outbox import Outbox
 from libs.bus.topology import command_stream
 from libs.contracts.calls import Answer, Call
@@ -178,7 +180,7 @@ class App:
                 if reply is not None:
                     ctx.answer(envelope, reply)
         else:
-            raise LookupError(f"{self.service.name} has no handler for {envelope.type} {envelope.dataschema}")
+            raise UnknownMessage(f"{self.service.name} has no handler for {envelope.type} {envelope.dataschema}")
 
     async def run_call(self, call: Call) -> Answer:
         """A write of the gateway."""
