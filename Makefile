@@ -29,6 +29,10 @@ check: install ## seconds: format, lint, types, import rules, generated files, u
 bench: install ## the table of measurements; writes bench/results/latest.json
 	@$(PY) -m bench
 
+chaos: install ## the running system under seeded faults, judged (SEED=… FAULTS=… KINDS=… RUNS=… HUBS=3)
+	@$(PY) -m chaos $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(KINDS),--kinds $(KINDS)) \
+	  $(if $(RUNS),--runs $(RUNS)) $(if $(HUBS),--hubs $(HUBS))
+
 up: install ## the whole system, left running (SITE=sim: simulated site)
 	@$(PY) -m deploy.local up --site $(SITE)
 

@@ -153,7 +153,7 @@ async def _dead_letters(db: asyncpg.Connection, service: str) -> list[DeadLetter
 
 
 async def _machines(db: asyncpg.Connection) -> tuple[Machine, ...]:
-    rows = await db.fetch("SELECT id, name, state, claim_id, cluster_id FROM inventory.machine ORDER BY name")
+    rows = await db.fetch("SELECT id, name, state, claim_id, facts->>'cluster_id' AS cluster_id FROM inventory.machine")
     return tuple(Machine(**row) for row in rows)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BIN = REPOSITORY / ".venv" / "bin"
-TYPED = ("libs", "services", "deploy", "tools", "bench")
+TYPED = ("libs", "services", "deploy", "tools", "bench", "chaos")
 
 CHECKS: tuple[tuple[str, Sequence[str]], ...] = (
     ("format", (str(BIN / "ruff"), "format", "--check", "--quiet", ".")),
