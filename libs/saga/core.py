@@ -6,7 +6,6 @@ What is not awaited (a late, repeated or foreign reply; a timer of a step that m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from libs.contracts.ids import derived_uuid
@@ -15,6 +14,8 @@ from libs.contracts.operations import OperationStatus, OperationStep, StepStatus
 from libs.contracts.replies import Outcome, Problem, Reply
 from libs.contracts.replies import ok as ok_reply
 from libs.saga.dsl import Data, Item, Saga, Sent, Step, Swap, ToSite
+from libs.saga.effects import Answer, Effect, Send, Timer
+from libs.saga.problems import timed_out, unreadable
 from libs.saga.state import Pending, SagaState, Track
 
 UNDO_RETRIES = 3
@@ -25,35 +26,6 @@ ANSWER_GRACE = timedelta(seconds=2)
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 MAX_NOTES = 50
-
-
-@dataclass(frozen=True)
-class Send:
-    """A command to put on the bus. `site` is None for a command to a service; not `awaited`: fire and forget."""
-
-    id: str
-    message: Message
-    site: str | None
-    deadline: datetime
-    awaited: bool
-
-
-@dataclass(frozen=True)
-class Timer:
-    """Fire `token` at `due_at` unless it is no longer awaited."""
-
-    token: str
-    due_at: datetime
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Answer the command that started the saga."""
-
-    reply: Reply
-
-
-Effect = Send | Timer | Answer
 
 
 class Run:
@@ -74,13 +46,7 @@ class Run:
         if pending is None or pending.role in ("retry", "retry_undo"):
             return False
         del self.state.pending[command_id]
-        match pending.role:
-            case "do":
-                self._step_answered(pending, reply)
-            case "swap":
-                self._swap_answered(pending, reply)
-            case _:
-                self._undo_answered(pending, reply)
+        self._answered(pending, reply)
         self._advance()
         return True
 
@@ -89,19 +55,12 @@ class Run:
         pending = self.state.pending.pop(token, None)
         if pending is None:
             return False
-        step = self.saga.steps[pending.step]
-        late = Reply(outcome=Outcome.UNKNOWN, problem=_timed_out(step.name, pending.item))
-        match pending.role:
-            case "do":
-                self._step_answered(pending, late)
-            case "swap":
-                self._swap_answered(pending, late)
-            case "undo":
-                self._undo_answered(pending, late)
-            case "retry":
-                self._send_step(pending.step, pending.item, pending.attempt)
-            case "retry_undo":
-                self._send_undo(pending.step, pending.item, pending.attempt)
+        if pending.role not in ("retry", "retry_undo"):
+            step = self.saga.steps[pending.step]
+            self._answered(pending, Reply(outcome=Outcome.UNKNOWN, problem=timed_out(step.name, pending.item)))
+        elif self.state.phase != "parked":  # A human's word sends again whatever is not done.
+            send = self._send_step if pending.role == "retry" else self._send_undo
+            send(pending.step, pending.item, pending.attempt)
         self._advance()
         return True
 
@@ -119,8 +78,18 @@ class Run:
         if self.state.phase != "parked":
             return False
         self.state.phase, self.state.waiting_for = self.state.parked_from, ""
+        self.state.resumes += 1
         self._advance()
         return True
+
+    def _answered(self, pending: Pending, reply: Reply) -> None:
+        match pending.role:
+            case "do":
+                self._step_answered(pending, reply)
+            case "swap":
+                self._swap_answered(pending, reply)
+            case _:
+                self._undo_answered(pending, reply)
 
     # -- forward --------------------------------------------------------------------------------
 
@@ -185,42 +154,57 @@ class Run:
         self._send(sent, Pending(role="do", step=index, item=key, attempt=attempt), step.within)
         return True
 
+    def _id(self, role: str, step: int, item: str, attempt: int) -> str:
+        """The same for the same decision, and new for a new one: a receiver takes an id it knows for a repeat.
+
+        After a swap or a human's word the attempts are counted from one again, so both are part of it.
+        """
+        state = self.state
+        return derived_uuid(state.id, role, str(step), item, str(attempt), str(state.swaps), str(state.resumes))
+
     def _send(self, sent: Sent, pending: Pending, within: timedelta) -> None:
         assert sent is not None
-        command_id = derived_uuid(
-            self.state.id, pending.role, str(pending.step), pending.item, str(pending.attempt), str(self.state.swaps)
-        )
+        command_id = self._id(pending.role, pending.step, pending.item, pending.attempt)
         deadline = self.now + within
         self.state.pending[command_id] = pending
         self.effects.append(_send(command_id, sent, deadline, awaited=True))
         self.effects.append(Timer(command_id, deadline + ANSWER_GRACE))
 
     def _step_answered(self, pending: Pending, reply: Reply) -> None:
-        if self.state.phase != "running":
-            return
         step = self.saga.steps[pending.step]
         problem = reply.problem
         outcome = reply.outcome
-        if outcome is Outcome.OK and step.check is not None:
-            problem = step.check(reply.data)
-            outcome = Outcome.OK if problem is None else Outcome.REFUSED
         if outcome is Outcome.OK:
-            self._keep(step, pending.item, reply.data)
-            track = self.state.tracks[pending.item]
+            problem = self._taken_in(step, pending.item, reply.data)
+            outcome = Outcome.OK if problem is None else Outcome.REFUSED
+        track = self.state.tracks[pending.item]
+        if outcome is Outcome.OK:
             track.at, track.attempt = pending.step + 1, 1
             return
         problem = problem or Problem(code=f"saga.step_{outcome.value}", message=f"{step.name} answered {outcome.value}")
         self.state.set_record(pending.step, last_error=problem)
-        if outcome in (Outcome.FAILED, Outcome.UNKNOWN) and pending.attempt <= step.retries:
+        if self.state.phase == "parked":
+            track.attempt = 1  # Another item waits for a human, whose word sends this one again, too.
+        elif outcome in (Outcome.FAILED, Outcome.UNKNOWN) and pending.attempt <= step.retries:
             self._retry_later(pending, "retry")
         else:
             self._step_failed(step, pending, problem)
+
+    def _taken_in(self, step: Step, key: str, data: Data) -> Problem | None:
+        """Keep an OK answer's data. Returns why not: `check` says no, or it is not what the step can read."""
+        try:
+            problem = step.check(data) if step.check is not None else None
+            if problem is None:
+                self._keep(step, key, data)
+            return problem
+        except Exception as error:  # Whatever a peer sends, the saga goes on: forward, back or to a human.
+            return unreadable(step.name, error)
 
     def _keep(self, step: Step, key: str, data: Data) -> None:
         if step.then is None:
             return
         if not step.each:
-            self.state.data = step.then(self.state.data, data)
+            self.state.data = _with_own_ids(step.then(self.state.data, data), self.saga.each)
             return
         items = [step.then(item, data) if str(item["id"]) == key else item for item in self._items(step)]
         self.state.data = {**self.state.data, step.each: items}
@@ -230,20 +214,26 @@ class Run:
         again = Pending.model_validate({**pending.model_dump(), "role": role, "attempt": attempt})
         if role == "retry":
             self.state.tracks[pending.item].attempt = attempt
-        token = derived_uuid(self.state.id, role, str(pending.step), pending.item, str(attempt), str(self.state.swaps))
+        token = self._id(role, pending.step, pending.item, attempt)
         wait = min(FIRST_RETRY_SECONDS * 2 ** (attempt - 2), LONGEST_RETRY_SECONDS)
         self.state.pending[token] = again
         self.effects.append(Timer(token, self.now + timedelta(seconds=wait)))
 
     def _step_failed(self, step: Step, pending: Pending, problem: Problem) -> None:
-        if step.pivot:
-            self._park(f"{step.name} failed after the point of no return: {problem.message}")
-        elif step.on_failure == "drop":
+        if step.on_failure == "drop":
             self._drop(step, pending.item, problem)
         elif isinstance(step.on_failure, Swap):
             self._swap(step, step.on_failure, pending, problem)
         else:
+            self._give_up(step, pending.item, problem)
+
+    def _give_up(self, step: Step, key: str, problem: Problem) -> None:
+        """Give back what was taken; past the point of no return a human decides instead."""
+        if not self._pivot_passed():
             self._begin_undo(problem)
+            return
+        self.state.tracks[key].attempt = 1
+        self._park(f"{step.name} failed after the point of no return: {problem.message}")
 
     def _drop(self, step: Step, key: str, problem: Problem) -> None:
         dropped = [*self.state.data.get("dropped", []), {"id": key, "problem": problem.model_dump(mode="json")}]
@@ -258,47 +248,48 @@ class Run:
         item = self._item(step, pending.item)
         assert item is not None
         if self.state.swaps >= rule.limit(self.state.data):
-            self._begin_undo(
-                problem.model_copy(
-                    update={
-                        "message": f"{problem.message} (and the limit of {self.state.swaps} replacements is used up)"
-                    }
-                )
-            )
+            used_up = f"{problem.message} (and the limit of {self.state.swaps} replacements is used up)"
+            self._give_up(step, pending.item, problem.model_copy(update={"message": used_up}))
             return
         self.state.swaps += 1
         self._note(f"{step.name}: {pending.item} is replaced: {problem.message}")
         discarded = rule.discard(self.state.data, item, problem)
         if discarded is not None:
-            discard_id = derived_uuid(self.state.id, "discard", str(pending.step), pending.item)
+            discard_id = self._id("discard", pending.step, pending.item, 1)
             self.effects.append(_send(discard_id, discarded, self.now + UNDO_WITHIN, awaited=False))
         swapping = Pending(role="swap", step=pending.step, item=pending.item, attempt=1)
         self._send(rule.replace(self.state.data, item, problem), swapping, SWAP_WITHIN)
 
     def _swap_answered(self, pending: Pending, reply: Reply) -> None:
-        if self.state.phase != "running":
-            return
         step = self.saga.steps[pending.step]
         assert isinstance(step.on_failure, Swap)
-        if not reply.ok:
-            why = reply.problem.message if reply.problem else reply.outcome.value
-            cause = self.state.records[pending.step].last_error
-            self._begin_undo(
-                Problem(
-                    code="saga.no_replacement",
-                    message=f"{cause.message if cause else step.name}; no replacement: {why}",
-                    details=reply.problem.details if reply.problem else {},
-                    next_step=reply.problem.next_step if reply.problem else "",
-                )
-            )
-            return
-        new = step.on_failure.then(self.state.data, reply.data)
-        items = [new if str(item["id"]) == pending.item else item for item in self._items(step)]
-        self.state.data = {**self.state.data, step.each: items}
-        self.state.tracks.pop(pending.item, None)
+        problem = reply.problem or Problem(code="saga.no_replacement", message=reply.outcome.value)
+        if reply.ok:
+            unreadable = self._swapped_in(step, step.on_failure, pending.item, reply.data)
+            if unreadable is None:
+                return
+            problem = unreadable
+        cause = self.state.records[pending.step].last_error
+        message = f"{cause.message if cause else step.name}; no replacement: {problem.message}"
+        none = problem.model_copy(update={"code": "saga.no_replacement", "message": message})
+        if self.state.phase == "parked":
+            self.state.tracks[pending.item].attempt = 1
+        else:
+            self._give_up(step, pending.item, none)
+
+    def _swapped_in(self, step: Step, rule: Swap, key: str, data: Data) -> Problem | None:
+        """Put the new item in the old one's place. Returns why not."""
+        try:
+            new = rule.then(self.state.data, data)
+            items = [new if str(item["id"]) == key else item for item in self._items(step)]
+            self.state.data = _with_own_ids({**self.state.data, step.each: items}, step.each)
+        except Exception as error:  # As for any other answer.
+            return unreadable(step.name, error)
+        self.state.tracks.pop(key, None)
         first = next(index for index, each in enumerate(self.saga.steps) if each.each)
         self.state.tracks[str(new["id"])] = Track(at=first)
-        self._note(f"{pending.item} was replaced by {new['id']}")
+        self._note(f"{key} was replaced by {new['id']}")
+        return None
 
     # -- backward -------------------------------------------------------------------------------
 
@@ -313,40 +304,51 @@ class Run:
     def _advance_undo(self) -> None:
         """Undo step by step, backwards; the items of one step together."""
         while self.state.step >= 0:
-            index = self.state.step
-            step = self.saga.steps[index]
-            if self.state.pending:
+            if not self._undo_complete(self.state.step):
                 return
-            if step.undo is not None and self.state.records[index].status is not StepStatus.UNDOING:
-                self.state.set_record(index, status=StepStatus.UNDOING)
-                for key in self._undo_keys(step, index):
-                    self._send_undo(index, key, 1)
-                continue
-            if self.state.records[index].status is StepStatus.UNDOING:
-                self.state.set_record(index, status=StepStatus.UNDONE, finished_at=self.now)
             self.state.step -= 1
         self._finish(OperationStatus.CANCELLED if self.state.cancelled else OperationStatus.FAILED)
 
-    def _undo_keys(self, step: Step, index: int) -> list[str]:
+    def _undo_complete(self, index: int) -> bool:
+        """Send what is still to be undone of the step; True when nothing is left."""
+        step = self.saga.steps[index]
+        if step.undo is None:
+            return True
+        self.state.set_record(index, status=StepStatus.UNDOING)
+        awaited = {pending.item for pending in self.state.pending.values()}
+        for key in self._to_undo(step, index):
+            if key not in awaited:
+                self._send_undo(index, key, 1)
+        if self.state.pending:
+            return False
+        self.state.set_record(index, status=StepStatus.UNDONE, finished_at=self.now)
+        return True
+
+    def _to_undo(self, step: Step, index: int) -> list[str]:
         keys = [str(item["id"]) for item in self._items(step)] if step.each else [""]
-        return [key for key in keys if key in self.state.tracks and index in self.state.tracks[key].started]
+        tracks = {key: self.state.tracks[key] for key in keys if key in self.state.tracks}
+        return [key for key, track in tracks.items() if index in track.started and index not in track.undone]
 
     def _send_undo(self, index: int, key: str, attempt: int) -> None:
         step = self.saga.steps[index]
         sent = step.undo_command(self.state.data_with_problem(), self._item(step, key) if step.each else None)
-        if sent is not None:
+        if sent is None:
+            self.state.tracks[key].undone.append(index)
+        else:
             self._send(sent, Pending(role="undo", step=index, item=key, attempt=attempt), UNDO_WITHIN)
 
     def _undo_answered(self, pending: Pending, reply: Reply) -> None:
         if reply.ok:
+            self.state.tracks[pending.item].undone.append(pending.step)
             return
         step = self.saga.steps[pending.step]
         problem = reply.problem or Problem(code="saga.undo_failed", message=reply.outcome.value)
         self.state.set_record(pending.step, last_error=problem)
+        if self.state.phase == "parked":
+            return
         if pending.attempt <= UNDO_RETRIES:
             self._retry_later(pending, "retry_undo")
             return
-        self.state.pending.clear()
         self.state.set_record(pending.step, status=StepStatus.FAILED)
         self._park(f"taking back {step.name} failed {pending.attempt} times: {problem.message}")
 
@@ -386,7 +388,8 @@ class Run:
 
 
 def new_state(saga: Saga, saga_id: str, data: Data, now: datetime) -> SagaState:
-    """A saga that has not been started yet."""
+    """A saga that has not been started yet. Raises ValueError for items without ids of their own."""
+    _with_own_ids(data, saga.each)
     records = [OperationStep(name=step.name) for step in saga.steps]
     return SagaState(id=saga_id, kind=saga.kind, data={**data, "saga_id": saga_id}, records=records, created_at=now)
 
@@ -397,10 +400,18 @@ def _send(command_id: str, sent: Message | ToSite, deadline: datetime, *, awaite
     return Send(command_id, sent, None, deadline, awaited)
 
 
-def _timed_out(step: str, key: str) -> Problem:
-    whom = f" for {key}" if key else ""
-    return Problem(
-        code="saga.step_timed_out",
-        message=f"{step}{whom} was not answered in time; whether it happened is unknown",
-        next_step="Look at the site's satellite and at the machine itself before using it again.",
-    )
+def _with_own_ids(data: Data, each: str) -> Data:
+    """`data`, when every item of its list has an id of its own. Raises ValueError naming what is wrong.
+
+    A blank id would pass for "no item" and be skipped without a word; one of two items with one id would never be done.
+    """
+    ids = [str(item.get("id") or "") for item in data.get(each, [])] if each else []
+    if "" in ids:
+        raise ValueError(f"{each}: an item has no id")
+    twice = sorted({key for key in ids if ids.count(key) > 1})
+    if twice:
+        raise ValueError(f"{each}: {', '.join(twice)} is there twice")
+    return data
+
+
+__all__ = ["Answer", "Effect", "Run", "Send", "Timer", "new_state"]

@@ -128,6 +128,15 @@ class Saga:
             raise TypeError(f"saga {self.kind}: steps need names of their own: {names}")
         if len({step.each for step in self.steps if step.each}) > 1:
             raise TypeError(f"saga {self.kind}: all each-steps must run over one list")
+        self._check_drops()
+
+    def _check_drops(self) -> None:
+        """What is left out of the list is out of reach of undo, so it must not have taken anything by then."""
+        taken = ""
+        for step in self.steps:
+            taken = step.name if step.each and step.undo is not None else taken
+            if step.on_failure == "drop" and taken:
+                raise TypeError(f"saga {self.kind}: an item that {step.name} drops would never get {taken} undone")
 
     @property
     def each(self) -> str:

@@ -24,10 +24,11 @@ class Pending(BaseModel):
 
 
 class Track(BaseModel):
-    """How far one item is: `at` is the step it needs next, `started` the steps that were begun for it."""
+    """How far one item is: `at` is the step it needs next, `started` the steps begun for it, `undone` those undone."""
 
     at: int
     started: list[int] = Field(default_factory=list)
+    undone: list[int] = Field(default_factory=list)
     attempt: int = 1
 
 
@@ -44,6 +45,7 @@ class SagaState(BaseModel):
     pending: dict[str, Pending] = Field(default_factory=dict)
     records: list[OperationStep] = Field(default_factory=list)
     swaps: int = 0
+    resumes: int = 0
     status: OperationStatus = OperationStatus.RUNNING
     waiting_for: str = ""
     problem: Problem | None = None
