@@ -208,7 +208,12 @@ async def _one_cluster(person: Person, name: str, public_key: str) -> None:
 
 
 async def enrol(person: Person, racks: tuple[str, ...]) -> None:
-    """Enrol the racks, each by a request of its own."""
+    """Enrol the racks, each by a request of its own, as soon as their machines are known; wait for the end."""
+    while not person.stop.is_set():
+        known = {machine["rack"] for machine in await _machines(person)}
+        if known >= set(racks):
+            break
+        await person.wait(POLL_SECONDS)
     started = await asyncio.gather(*(person.ask("POST", "/enrolments", {"racks": [rack]}) for rack in racks))
     await asyncio.gather(*(person.ended(str(each["operation_id"])) for each in started if each))
 
@@ -292,10 +297,14 @@ class Crowd:
     async def close(self) -> None:
         await self.http.aclose()
 
+    async def first_machines(self, rack: str) -> None:
+        """Enrol one rack, so that there is something to have."""
+        await enrol(self.person("operator", "operator-0"), (rack,))
+
     async def live(self, racks: tuple[str, ...]) -> None:
         """Do things until `stop` is set and every request is settled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(enrol(self.person("operator", "operator-0"), racks))
+            group.create_task(enrol(self.person("operator", "operator-2"), racks))
             group.create_task(keep_house(self.person("operator", "operator-1")))
             for account in ("alice", "bob"):
                 for number in range(self.tenants_each):

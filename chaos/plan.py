@@ -114,7 +114,7 @@ def plan(seed: str, count: int, of: Sequence[Kind]) -> list[Fault]:
                 kind=kind.name,
                 target=dice.choice(kind.targets),
                 seconds=round(dice.uniform(kind.shortest, kind.longest), 1),
-                pause=round(dice.uniform(0.2, 3.0), 1),
+                pause=round(dice.uniform(0.5, 5.0), 1),
                 together=together,
                 more={name: dice.choice(values) for name, values in kind.choices.items()},
             )

@@ -119,7 +119,8 @@ async def _hurt(
     settings: Settings, world: World, witness: Witness, planned: Sequence[Fault], journal: Journal, outcome: Outcome
 ) -> History:
     crowd = Crowd(world.stack, settings.seed, _public_key(settings.folder), settings.tenants_each)
-    living = asyncio.create_task(crowd.live(RACKS))
+    await crowd.first_machines(RACKS[0])
+    living = asyncio.create_task(crowd.live(RACKS[1:]))
     faults = Faults(world, journal, settings.seed)
 
     def done(fault: Fault) -> None:
