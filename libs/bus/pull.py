@@ -39,6 +39,7 @@ class Puller:
         batch: int = 500,
         domain: str | None = None,
         request_seconds: float = REQUEST_SECONDS,
+        max_bytes: int | None = None,
     ) -> None:
         api = f"$JS.{domain}.API" if domain else "$JS.API"
         self._subject = f"{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
@@ -47,6 +48,7 @@ class Puller:
         self._open = 0
         self._asked_at = 0.0
         self._request_seconds = request_seconds
+        self._max_bytes = max_bytes  # More than the largest message, or that one is never delivered.
         self.heard_at: float | None = None  # time.monotonic() of the last word from the server, messages or status
         self.name = f"{stream}/{consumer}"
 
@@ -111,6 +113,8 @@ class Puller:
         if self._open > 0 and now - self._asked_at < self._request_seconds + LOST_GRACE_SECONDS:
             return
         request = {"batch": self._batch, "expires": int(self._request_seconds * 1_000_000_000)}
+        if self._max_bytes is not None:
+            request["max_bytes"] = self._max_bytes
         self._open, self._asked_at = self._batch, now
         await self._client.publish(self._subject, json.dumps(request).encode(), reply=self._inbox)
 

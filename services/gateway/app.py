@@ -34,6 +34,7 @@ from services.gateway.owners import Owners
 from services.gateway.pipeline import Gate, at_other_door, serve
 from services.gateway.routes import Door, Route
 from services.gateway.settings import Settings
+from services.gateway.stream import StreamLimits, Streams, serve_stream
 
 log = structlog.get_logger("gateway")
 RECONNECT_WAIT_SECONDS = 1
@@ -51,6 +52,7 @@ class Gateway:
     owners: Owners
     access: AccessCache
     verifier: TokenVerifier
+    streams: Streams
 
     def problems(self) -> list[str]:
         """Why requests cannot be served now; empty when they can."""
@@ -110,7 +112,13 @@ async def running(settings: Settings, metrics: RequestMetrics | None = None) -> 
         tenant = Gate(Door.TENANT, verifier, cache, owners)
         gates = (tenant, at_other_door(tenant, Door.OPERATOR, settings.operator_audience))
         doors: dict[Door, ASGIApp] = {}
-        gateway = Gateway(doors, owners, cache, verifier)
+        limits = StreamLimits(
+            settings.stream_heartbeat_seconds,
+            settings.stream_stall_seconds,
+            settings.streams_per_caller,
+            settings.streams,
+        )
+        gateway = Gateway(doors, owners, cache, verifier, Streams(bus, limits))
         metrics = metrics or request_metrics()
         doors |= {gate.door: Edge(_door_app(gate, gateway), gate.door, metrics) for gate in gates}
         background = [
@@ -128,6 +136,8 @@ async def running(settings: Settings, metrics: RequestMetrics | None = None) -> 
 
 def _door_app(gate: Gate, gateway: Gateway) -> FastAPI:
     async def served(route: Route, request: Request) -> Response:
+        if route.streams:
+            return await serve_stream(gateway.streams, gate, route, request)
         return await serve(gate, route, request)
 
     async def healthy(_: Request) -> Response:
@@ -208,6 +218,7 @@ async def main(settings: Settings) -> None:
         servers = {door: _server(app) for door, app in gateway.doors.items()}
 
         def stop() -> None:
+            gateway.streams.close()
             for server in servers.values():
                 server.should_exit = True
 

@@ -26,6 +26,9 @@ from services.gateway.routes import ROUTES, Door, Route
 
 API_VERSION = "1.0.0"
 CLIENT_WENT_AWAY = 499
+STREAM_DESCRIPTION = """\
+Each event is one `data` line: a CloudEvent. Its `id` is a position: send it as `Last-Event-ID` (or `after`) to go on
+behind it. Named events: `gap` (numbers that the broker no longer has), `goodbye` (why the server ends the stream)."""
 REF = "#/components/schemas/{model}"
 Serve = Callable[[Route, Request], Awaitable[Response]]
 
@@ -80,7 +83,7 @@ def _add(app: FastAPI, prefix: str, door: Door, route: Route, serve: Serve) -> N
         description=_about(route),
         operation_id=route.call,
         tags=[route.path.split("/")[1]],
-        responses={"default": {"description": "A problem", "content": _problem_content()}},
+        responses=_responses(route),
         route_class_override=DoorRoute,
     )
 
@@ -139,6 +142,13 @@ def _about(route: Route) -> str:
         "write": "Needs a role that may change things.",
     }
     return f"{route.summary}. {needs[route.need]}"
+
+
+def _responses(route: Route) -> dict[int | str, dict[str, Any]]:
+    found: dict[int | str, dict[str, Any]] = {"default": {"description": "A problem", "content": _problem_content()}}
+    if route.streams:
+        found[200] = {"description": STREAM_DESCRIPTION, "content": {"text/event-stream": {}}}
+    return found
 
 
 def _problem_content() -> dict[str, Any]:

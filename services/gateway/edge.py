@@ -20,6 +20,7 @@ from services.gateway.request_parts import CORRELATION_FORM
 
 log = structlog.get_logger("gateway")
 MAX_IN_FLIGHT = 512  # A request holds about 50 kB and waits up to 10 s; beyond this, waiting helps nobody.
+STREAM_PATH = "/events/stream"
 QUIET_PATHS = frozenset({"/healthz", "/readyz"})
 BUCKETS_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 NO_ROUTE = "(none)"
@@ -64,6 +65,13 @@ class Edge:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send)
+        if scope["path"].endswith(STREAM_PATH):
+            # It stays open for hours and has limits of its own; it is no request in flight and has no usual time.
+            try:
+                await self._serve(exchange, receive)
+            finally:
+                self._log(exchange)
+            return
         self._in_flight += 1
         self._metrics.in_flight.labels(self._door).set(self._in_flight)
         try:
@@ -92,15 +100,18 @@ class Edge:
         scope, seconds = exchange.scope, time.perf_counter() - exchange.began
         route = getattr(scope.get("route"), "path", NO_ROUTE)
         self._metrics.seconds.labels(self._door, scope["method"], route, str(exchange.status)).observe(seconds)
-        if scope["path"] in QUIET_PATHS:
-            return
+        if scope["path"] not in QUIET_PATHS:
+            self._log(exchange)
+
+    def _log(self, exchange: _Exchange) -> None:
+        scope = exchange.scope
         log.info(
             "request",
             door=self._door,
             method=scope["method"],
             path=scope["path"][:200],
             status=exchange.status,
-            milliseconds=round(seconds * 1000, 1),
+            milliseconds=round((time.perf_counter() - exchange.began) * 1000, 1),
             actor=scope["state"].get("actor"),
             correlation_id=exchange.correlation_id,
         )

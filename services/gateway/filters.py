@@ -23,6 +23,10 @@ Value = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterVal
 
 
 class Query(BaseModel):
+EventService = Literal["inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit"]
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
+
+
     """No parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
@@ -155,6 +159,18 @@ class EventQuery(ListQuery):
 
 
 class ExportQuery(EventQuery):
+class StreamQuery(Query):
+    after: str | None = Field(
+        None, min_length=1, max_length=8192, description="An id that a stream gave; `start`: everything that is kept"
+    )
+    since: AwareDatetime | None = Field(None, description="What the broker kept from this instant on")
+    service: list[EventService] = Field(default_factory=list, max_length=20)
+    type: list[Value] = many("CloudEvents type, such as slipway.inventory.machine.state_changed")
+    entity_id: list[Value] = many()
+    site: list[Value] = many()
+    tenant: list[Slug] = Field(default_factory=list, max_length=20, description="A tenant's id")
+
+
     limit: int | None = Field(None, ge=1, le=2000, description="Events on a page; a page is cut at 600 KiB")
 
 
@@ -172,4 +188,14 @@ class SshConfigQuery(Query):
 
 
 class ServiceQuery(Query):
-    service: Literal["inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit"]
+    service: EventService
+
+
+class DeadLetterQuery(PageQuery):
+    cause: list[Cause] = Field(default_factory=list, max_length=10)
+    type: list[Value] = many("CloudEvents type of the message")
+    key: list[Value] = many("Id of the thing that the message is about")
+    subject: Value | None = Field(None, description="Text that the message's subject contains")
+    error: Value | None = Field(None, description="Text that the error contains")
+    since: AwareDatetime | None = Field(None, description="Set aside at or after this instant")
+    before: AwareDatetime | None = Field(None, description="Set aside before this instant")

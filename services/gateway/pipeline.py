@@ -42,7 +42,7 @@ class Gate:
 
 async def serve(gate: Gate, route: Route, request: Request) -> Response:
     """The answer to `request`. Raises Refusal for everything that is refused here or by the owner."""
-    principal = await _sign_in(gate, request)
+    principal = await sign_in(gate, request)
     correlation_id: str = request.state.correlation_id
     access = await gate.access.access(principal, correlation_id)
     request.state.actor = access.actor
@@ -63,7 +63,8 @@ async def serve(gate: Gate, route: Route, request: Request) -> Response:
     return _response(gate.door, request, answer)
 
 
-async def _sign_in(gate: Gate, request: Request) -> Principal:
+async def sign_in(gate: Gate, request: Request) -> Principal:
+    """Who sent the request. Raises Refusal (401, 503)."""
     try:
         token = bearer_token(request_parts.single_header(request, "Authorization"))
         return await gate.verifier.verify(token, time.time())

@@ -55,6 +55,7 @@ class Fill(StrEnum):
     CALLER = "caller"  # The issuer and subject of the caller.
 
 
+GATEWAY = "gateway"
 T, O = frozenset({Door.TENANT}), frozenset({Door.OPERATOR})  # noqa: E741 - the two doors are columns of the table
 BOTH = T | O
 
@@ -77,6 +78,11 @@ class Route:
     guarded: bool = False  # Takes If-Match.
     fill: Fill = Fill.NOTHING
     patience_seconds: float | None = None  # When the owner may take longer than others.
+
+    @property
+    def streams(self) -> bool:
+        """Whether the gateway itself answers, without end, from the bus."""
+        return self.owner == GATEWAY
 
     @property
     def writes(self) -> bool:
@@ -212,6 +218,7 @@ ROUTES: tuple[Route, ...] = (
     write(O, "POST", "/grants", "identity.create_grant", GrantFacts, "Give a role", bodies.CreateGrant, 201, fill=Fill.ISSUER),
     write(O, "DELETE", "/grants/{id}", "identity.revoke_grant", GrantFacts, "Take a role away"),
 
+    read(BOTH, "/events/stream", f"{GATEWAY}.stream_events", answers.EventDocument, "Follow events live (server-sent events)", filters.StreamQuery),
     read(BOTH, "/events", "audit.list_events", Page[answers.EventDocument], "List events, oldest first", filters.EventQuery),
     read(O, "/timeline/{entity_id}", "audit.get_timeline", Page[Document], "The life of one machine, cluster, …", filters.TimelineQuery),
     read(O, "/audit/gaps", "audit.list_gaps", Document, "Gaps in the services' event sequences"),

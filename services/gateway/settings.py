@@ -28,3 +28,7 @@ class Settings(ProcessSettings):
     oidc_plain_jwt: bool = Field(default=False, description="For providers that cannot mark access tokens as at+jwt")
     oidc_plain_http: bool = Field(default=False, description="For a provider on a private network without TLS")
     answer_within_seconds: float = Field(default=10.0, gt=0, le=60)
+    stream_heartbeat_seconds: float = Field(default=15.0, gt=0, le=60)
+    stream_stall_seconds: float = Field(default=30.0, gt=0, le=600, description="Cut who takes nothing for so long")
+    streams_per_caller: int = Field(default=10, ge=1, le=1000)
+    streams: int = Field(default=200, ge=1, le=10_000, description="Open at once in one gateway")
