@@ -22,11 +22,11 @@ MAX_PAGE = 200
 Value = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(one_line)]
 
 
-class Query(BaseModel):
 EventService = Literal["inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit"]
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
+class Query(BaseModel):
     """No parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
@@ -158,7 +158,6 @@ class EventQuery(ListQuery):
     to: AwareDatetime | None = Field(None, description="Before this instant")
 
 
-class ExportQuery(EventQuery):
 class StreamQuery(Query):
     after: str | None = Field(
         None, min_length=1, max_length=8192, description="An id that a stream gave; `start`: everything that is kept"
@@ -171,6 +170,7 @@ class StreamQuery(Query):
     tenant: list[Slug] = Field(default_factory=list, max_length=20, description="A tenant's id")
 
 
+class ExportQuery(EventQuery):
     limit: int | None = Field(None, ge=1, le=2000, description="Events on a page; a page is cut at 600 KiB")
 
 
