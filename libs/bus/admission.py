@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from libs.bus.errors import Cause
+from libs.contracts.causes import Cause
 from libs.contracts.envelope import MAX_MESSAGE_BYTES, BadMessage, Envelope, decode
 from libs.contracts.message import Message, message_class
 from libs.contracts.replies import REPLY_TYPE

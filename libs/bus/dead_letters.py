@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.admission import known_class, parse_version
 from libs.bus.context import outbox_row
-from libs.bus.errors import Cause
 from libs.bus.tables import DEAD, DROPPED, PENDING, bus_tables
+from libs.contracts.causes import Cause
 from libs.contracts.envelope import (
     MAX_MESSAGE_BYTES,
     NONE_TOKEN,
@@ -313,6 +313,12 @@ def body(row: Mapping[str, Any]) -> dict[str, Any]:
         "dead_at": row["dead_at"].isoformat() if row["dead_at"] else None,
         "original": json_original(row["payload"]),
     }
+
+
+def summary(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The letter in one line."""
+    shown = body(row)
+    return {name: shown[name] for name in ("id", "type", "key", "cause", "error", "waiting_behind")}
 
 
 def json_original(payload: bytes) -> Any:

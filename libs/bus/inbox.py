@@ -23,11 +23,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.admission import EPOCH_TYPE, Known, Refused, admit
 from libs.bus.dead_letters import id_of, letter_row
-from libs.bus.errors import Cause, Transient, cause_of
+from libs.bus.errors import Transient, cause_of
 from libs.bus.memory import note_epochs, read_known
 from libs.bus.pull import Puller, client_of
 from libs.bus.tables import DEAD, DONE, PENDING, bus_tables
 from libs.bus.topology import inbox_consumer
+from libs.contracts.causes import Cause
 from libs.contracts.envelope import Envelope, decode, now_utc
 from libs.contracts.replies import REPLY_TYPE
 from libs.runtime.database import Database

@@ -16,8 +16,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.admission import FUTURE_TOLERANCE, Known
-from libs.bus.errors import Cause
 from libs.bus.tables import DEAD, DONE, DROPPED, PENDING
+from libs.contracts.causes import Cause
 from libs.contracts.envelope import Envelope, decode
 
 # Twice what the command streams and OBS keep (7 days, deploy/nats/topology.yaml): a message that the broker still

@@ -1,6 +1,7 @@
 """Answers the gateway's requests: reads on a connection, writes in a transaction with the Idempotency-Key kept.
 
-Every service also answers here for what it has in common: its operations, its projections, its dead letters.
+Every service also answers here for what it has in common: its operations and its projections
+(dead letters: dead_letter_calls.py).
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from typing import Any
 
 import orjson
 from pydantic import BaseModel, Field, ValidationError
-from sqlalchemy import select, text, update
+from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.context import Context
-from libs.bus.tables import DEAD, PENDING, bus_tables
+from libs.bus.tables import bus_tables
 from libs.contracts.calls import Answer, Call, not_found, problem
-from libs.contracts.envelope import decode
 from libs.runtime.params import parse
 from libs.saga.engine import SagaEngine
 
@@ -136,42 +136,6 @@ def operation_calls(engine: SagaEngine) -> dict[str, CallHandler]:
         return Answer(status=202, body={"operation_id": operation_id})
 
     return {"cancel_operation": cancel_operation, "resume_operation": resume_operation}
-
-
-def dead_letter_queries(service: str) -> dict[str, QueryHandler]:
-    async def dead_letters(conn: AsyncConnection, call: Call) -> Answer:
-        table = bus_tables(service).inbox
-        rows = await conn.execute(select(table).where(table.c.state == DEAD).order_by(table.c.id).limit(200))
-        items = []
-        for row in rows.mappings():
-            item = {name: row[name] for name in ("id", "message_id", "key", "subject", "attempts", "error")}
-            item["received_at"] = row["received_at"].isoformat()
-            try:
-                item["original"] = decode(row["payload"]).model_dump(mode="json", exclude_none=True)
-            except ValueError:
-                item["original"] = row["payload"].decode("utf-8", "replace")[:2000]
-            items.append(item)
-        return Answer(body={"items": items, "next_cursor": None})
-
-    return {"dead_letters": dead_letters}
-
-
-def dead_letter_calls(service: str) -> dict[str, CallHandler]:
-    async def redrive(ctx: Context, call: Call) -> Answer:
-        table = bus_tables(service).inbox
-        letter = str(call.params.get("id", ""))
-        if not letter.isdigit():
-            return not_found("dead letter", letter)
-        done = await ctx.conn.execute(
-            update(table)
-            .where(table.c.id == int(letter), table.c.state == DEAD)
-            .values(state=PENDING, attempts=0, due_at=ctx.now)
-        )
-        if done.rowcount != 1:
-            return not_found("dead letter", letter)
-        return Answer(status=202, body={"id": int(letter)})
-
-    return {"redrive": redrive}
 
 
 def decode_call(payload: bytes) -> Call | Answer:

@@ -39,10 +39,10 @@ from libs.contracts.message import Message
 from libs.contracts.replies import REPLY_TYPE, refused
 from libs.projection import Projection, Projector
 from libs.runtime.calls import (
+    CallHandler,
     CallHandlers,
+    QueryHandler,
     QueryHandlers,
-    dead_letter_calls,
-    dead_letter_queries,
     decode_call,
     failed_answer,
     idempotent,
@@ -51,6 +51,7 @@ from libs.runtime.calls import (
     rebuild_answer,
 )
 from libs.runtime.database import Database
+from libs.runtime.dead_letter_calls import dead_letter_calls, dead_letter_queries
 from libs.runtime.health import Health
 from libs.runtime.logs import set_up_logging
 from libs.runtime.migrations import migrate
@@ -237,13 +238,13 @@ class App:
             ]
 
     def all_queries(self) -> QueryHandlers:
-        common = dead_letter_queries(self.service.name)
+        common: dict[str, QueryHandler] = dict(dead_letter_queries(self.service.name))
         if self.engine is not None:
             common |= operation_queries(self.engine)
         return {**common, **self.service.queries}
 
     def all_calls(self) -> CallHandlers:
-        common = dead_letter_calls(self.service.name)
+        common: dict[str, CallHandler] = dict(dead_letter_calls(self.service.name))
         if self.engine is not None:
             common |= operation_calls(self.engine)
         return {**common, **self.service.calls}

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from libs.contracts.causes import Cause
 from libs.contracts.identity import Role, ScopeKind
 from libs.contracts.text import display_name
 from services.gateway.visible_text import one_line
@@ -209,3 +210,36 @@ class CreateGrant(Body):
         if self.scope_kind is not ScopeKind.INSTALLATION and self.scope_id is None:
             raise ValueError(f"has scope_kind {self.scope_kind} but no scope_id; name the {self.scope_kind}")
         return self
+
+
+class Redrive(Body):
+    """`data` replaces the message's data, `message` all of it (an unreadable one needs it); neither: as it is."""
+
+    model_config = example(reason="the profile was misspelt", data={"machine_id": "m-1"})
+    reason: Line | None = Field(None, description="one line of at most 500 characters")
+    data: dict[str, Any] | None = Field(None, description="The message's data, whole; checked against its schema")
+    message: dict[str, Any] | None = Field(None, description="The whole CloudEvent; its id stays the original's")
+
+    @model_validator(mode="after")
+    def one_edit(self) -> Self:
+        if self.data is not None and self.message is not None:
+            raise ValueError("has data and message; give only one of them")
+        if (self.data is not None or self.message is not None) and self.reason is None:
+            raise ValueError("changes a message without a reason; say why in 'reason'")
+        return self
+
+
+class RedriveMany(Body):
+    """All dead letters that match every given filter. `all` is needed when no filter is given."""
+
+    model_config = example(cause=["handler_failed"], error="no route to host", dry_run=True)
+    reason: Line | None = Field(None, description="one line of at most 500 characters")
+    cause: list[Cause] = Field(default_factory=list, max_length=10)
+    type: list[Name] = Field(default_factory=list, max_length=50, description="CloudEvents types")
+    key: list[Name] = Field(default_factory=list, max_length=50, description="Ids of what the messages are about")
+    subject: Line | None = Field(None, description="Text that the message's subject contains")
+    error: Line | None = Field(None, description="Text that the error contains")
+    since: AwareDatetime | None = None
+    before: AwareDatetime | None = None
+    all: bool = False
+    dry_run: bool = Field(False, description="Only say what would be driven again")

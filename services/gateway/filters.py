@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
+from libs.contracts.causes import Cause
 from libs.contracts.identity import Role, ScopeKind
 from libs.contracts.inventory import Health, MachineState
 from libs.contracts.operations import OperationStatus

@@ -227,7 +227,10 @@ ROUTES: tuple[Route, ...] = (
 
     read(O, "/projections", f"{Owner.OF_SERVICE}.projections", Document, "List a service's projections", filters.ServiceQuery),
     write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection from its stream and compare", patience_seconds=120),
-    read(O, "/services/{service}/dead-letters", f"{Owner.OF_SERVICE}.dead_letters", Page[answers.DeadLetter], "List messages that a service could not handle", filters.PageQuery),
-    write(O, "POST", "/services/{service}/dead-letters/{id}/redrive", f"{Owner.OF_SERVICE}.redrive", Document, "Have a dead letter handled again", status=202),
+    read(O, "/services/{service}/dead-letters", f"{Owner.OF_SERVICE}.dead_letters", Page[answers.DeadLetter], "List messages that a service could not handle", filters.DeadLetterQuery),
+    read(O, "/services/{service}/dead-letters/{id}", f"{Owner.OF_SERVICE}.dead_letter", answers.DeadLetter, "Show a dead letter, what waits behind it, and what was done about it"),
+    write(O, "POST", "/services/{service}/dead-letters/{id}/redrive", f"{Owner.OF_SERVICE}.redrive", Document, "Have a dead letter handled again, edited if need be", bodies.Redrive, 202),
+    write(O, "POST", "/services/{service}/dead-letters/{id}/drop", f"{Owner.OF_SERVICE}.drop_dead_letter", Document, "Give a dead letter up; what waits behind it goes on", bodies.Reason),
+    write(O, "POST", "/services/{service}/dead-letters/redrive", f"{Owner.OF_SERVICE}.redrive_many", Document, "Have all dead letters that match handled again", bodies.RedriveMany, 202),
 )
 # fmt: on

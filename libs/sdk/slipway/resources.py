@@ -11,10 +11,10 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic
-from urllib.parse import quote
+from typing import Any
 
-from slipway import models
+from slipway import live, models
+from slipway.collection import Collection, segment
 from slipway.doors import BOTH, OPERATOR_ONLY, Door, Filter
 from slipway.errors import ApiError, Unavailable
 from slipway.models import D, Document, Page
@@ -22,63 +22,6 @@ from slipway.transport import Transport
 
 WATCH_EVERY_SECONDS = 0.5
 HTTP_NOT_FOUND = 404
-
-
-def segment(value: str) -> str:
-    """`value` as one path segment."""
-    return quote(value, safe="")
-
-
-class Collection(Generic[D]):
-    """Things of one kind."""
-
-    def __init__(self, transport: Transport, path: str, model: type[D], doors: Sequence[Door] = BOTH) -> None:
-        self._transport = transport
-        self._path = path
-        self._model = model
-        self._doors = doors
-
-    def door(self, asked: Door | None = None) -> Door:
-        """The door that this collection uses."""
-        return self._transport.door(self._doors, asked)
-
-    async def pages(self, *, door: Door | None = None, **filters: Filter) -> AsyncIterator[Page[D]]:
-        """Every page of what matches all filters; a filter with several values matches any of them.
-
-        `from_` stands for the API's `from`, which is a word of Python.
-        """
-        query = {name.rstrip("_"): value for name, value in filters.items()}
-        async for page in self._transport.pages(self.door(door), self._path, self._model, query):
-            yield page
-
-    async def list(self, *, door: Door | None = None, **filters: Filter) -> AsyncIterator[D]:
-        """Every item of what matches, page by page."""
-        async for page in self.pages(door=door, **filters):
-            for item in page.items:
-                yield item
-
-    async def get(self, id_: str, *, door: Door | None = None) -> D:
-        """One thing. Raises ApiError 404 when there is none that you can see."""
-        return self._model.of(await self._read(f"{self._path}/{segment(id_)}", door))
-
-    async def _read(self, path: str, door: Door | None = None, **query: Filter) -> Any:
-        return (await self._transport.request(self.door(door), "GET", path, query=query)).document
-
-    async def _write(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        door: Door | None = None,
-        idempotency_key: str | None = None,
-        if_match: str | None = None,
-    ) -> Any:
-        sent = {name: value for name, value in (body or {}).items() if value is not None} if body is not None else None
-        response = await self._transport.request(
-            self.door(door), method, path, json=sent, idempotency_key=idempotency_key, if_match=if_match
-        )
-        return response.document or {}
 
 
 class Machines(Collection[models.Machine]):
@@ -265,12 +208,41 @@ class Services(Collection[Document]):
         path = f"/projections/{segment(service)}/{segment(name)}/rebuild"
         return Document.of(await self._write("POST", path))
 
-    async def dead_letters(self, service: str) -> Page[Document]:
-        return Page(await self._read(f"/services/{segment(service)}/dead-letters"), Document)
+    async def dead_letters(self, service: str, **filters: Filter) -> AsyncIterator[Page[Document]]:
+        """Messages that the service could not handle; filters: cause, type, key, subject, error, since, before."""
+        path = f"/services/{segment(service)}/dead-letters"
+        async for page in self._transport.pages(Door.OPERATOR, path, Document, filters):
+            yield page
 
-    async def redrive(self, service: str, dead_letter_id: str) -> Document:
-        path = f"/services/{segment(service)}/dead-letters/{segment(dead_letter_id)}/redrive"
-        return Document.of(await self._write("POST", path))
+    async def dead_letter(self, service: str, letter: str) -> Document:
+        """One dead letter, what waits behind it, and what was done about it so far."""
+        return Document.of(await self._read(self._letter(service, letter)))
+
+    async def redrive(
+        self,
+        service: str,
+        letter: str,
+        *,
+        reason: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        message: Mapping[str, Any] | None = None,
+    ) -> Document:
+        """Have it handled again; `data` (or the whole `message`) replaces the original, which is kept."""
+        body = {"reason": reason, "data": data, "message": message}
+        return Document.of(await self._write("POST", f"{self._letter(service, letter)}/redrive", body))
+
+    async def drop(self, service: str, letter: str, reason: str) -> Document:
+        """Give it up; what waits behind it goes on."""
+        return Document.of(await self._write("POST", f"{self._letter(service, letter)}/drop", {"reason": reason}))
+
+    async def redrive_many(self, service: str, **wanted: Any) -> Document:
+        """Have all that match handled again; with `dry_run` only say which."""
+        path = f"/services/{segment(service)}/dead-letters/redrive"
+        return Document.of(await self._write("POST", path, wanted))
+
+    @staticmethod
+    def _letter(service: str, letter: str) -> str:
+        return f"/services/{segment(service)}/dead-letters/{segment(letter)}"
 
 
 class History(Collection[models.Event]):
@@ -289,6 +261,13 @@ class History(Collection[models.Event]):
         query = {name.rstrip("_"): value for name, value in filters.items()}
         async for page in self._transport.pages(chosen, path, models.Event, query):
             yield page
+
+    async def tail(
+        self, *, door: Door | None = None, after: str | None = None, patience: int | None = None, **filters: Filter
+    ) -> AsyncIterator[live.Item]:
+        """Events as they happen, behind `after`; see slipway.live."""
+        async for item in live.tail(self._transport, self.door(door), after=after, patience=patience, **filters):
+            yield item
 
     async def gaps(self) -> Any:
         """Missing sequence numbers and entity versions, and how far each service's events go."""

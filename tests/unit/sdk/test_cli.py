@@ -347,7 +347,7 @@ VERBS = {
     "events": "list export",
     "audit": "gaps chain",
     "projections": "list rebuild",
-    "dead-letters": "list redrive",
+    "dead-letters": "list show redrive drop",
     "sources": "list read",
     "context": "list use",
 }

@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from slipway.cli import catalog, checks, clusters, history, machines, money, operations, people, signing_in, upkeep
+from slipway.cli import (
+    catalog,
+    checks,
+    clusters,
+    dead_letters,
+    history,
+    machines,
+    money,
+    operations,
+    people,
+    signing_in,
+    upkeep,
+)
 from slipway.cli.exits import EXIT_CODES_HELP, Exit
 from slipway.cli.session import CONTEXT
 
@@ -50,10 +62,11 @@ def root(
 
 for noun in (*clusters.GROUPS, *machines.GROUPS, *operations.GROUPS, *catalog.GROUPS, *checks.GROUPS):
     app.add_typer(noun)
-for noun in (*money.GROUPS, *people.GROUPS, *history.GROUPS, *upkeep.GROUPS, *signing_in.GROUPS):
+for noun in (*money.GROUPS, *people.GROUPS, *history.GROUPS, *upkeep.GROUPS, *dead_letters.GROUPS, *signing_in.GROUPS):
     app.add_typer(noun)
 people.add_commands(app)
 history.add_commands(app)
+live.add_commands(history.events)
 signing_in.add_commands(app)
 
 

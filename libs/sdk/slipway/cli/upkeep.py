@@ -1,4 +1,4 @@
-"""`slipway sources | projections | dead-letters`: how the system itself is doing. (operators)"""
+"""`slipway sources | projections`: how the system itself is doing. (operators)"""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from slipway.models import Document
 
 sources = group("sources", "Sources of truth: how old is what we know? (operators)")
 projections = group("projections", "Copies built from events: list, rebuild and compare. (operators)")
-dead_letters = group("dead-letters", "Messages that a service could not handle. (operators)")
-GROUPS = (sources, projections, dead_letters)
+GROUPS = (sources, projections)
 
 SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit")
-Service = Annotated[str, typer.Argument(help=f"One of {', '.join(SERVICES)}.")]
 SOURCE_COLUMNS = (
     Column[Document]("SOURCE", lambda d: str(d.raw.get("name", ""))),
     Column[Document](
@@ -118,39 +116,3 @@ REBUILT_COLUMNS = (
     ),
     Column[dict[str, Any]]("DIGEST", lambda r: str(r.get("digest_live", ""))[:16]),
 )
-
-
-@dead_letters.command("list")
-def list_dead_letters(
-    service: Annotated[list[str] | None, typer.Option("--service", help="Of this service; all when left out.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List messages that a service gave up on; each waits until it is handled again."""
-
-    async def fetch(client: Client) -> list[dict[str, Any]]:
-        return [
-            {"service": owner, **item.raw}
-            for owner in service or SERVICES
-            for item in (await client.services.dead_letters(owner)).items
-        ]
-
-    items = run(fetch)
-    if as_json:
-        print_json({"items": items, "next_cursor": None})
-    else:
-        shown = ("service", "id", "subject", "key", "attempts", "error", "received_at")
-        plain_table([{name: item.get(name) for name in shown} for item in items])
-
-
-@dead_letters.command("redrive")
-def redrive(
-    service: Service,
-    dead_letter: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter.")],
-    as_json: Json = False,
-) -> None:
-    """Have a dead letter handled again, after its cause was removed."""
-    document = run(lambda client: client.services.redrive(service, dead_letter))
-    if as_json:
-        print_json(document.raw)
-    else:
-        console().print(f"{service} handles {dead_letter} again.")

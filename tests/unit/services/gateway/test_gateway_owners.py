@@ -12,8 +12,10 @@ from services.gateway.filters import ListQuery, PageQuery, Query
 from services.gateway.routes import ROUTES, Owner, Route
 
 SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit")
-SHELL_READS = {"get_operation", "projections", "dead_letters"}
-SHELL_WRITES = {"cancel_operation", "resume_operation", "rebuild_projection", "redrive"}
+SHELL_READS = {"get_operation", "projections", "dead_letters", "dead_letter"}
+SHELL_WRITES = {
+    "cancel_operation", "resume_operation", "rebuild_projection", "redrive", "drop_dead_letter", "redrive_many"
+}  # fmt: skip
 FIXED = [route for route in ROUTES if route.owner not in tuple(Owner)]
 # Lists whose owner builds the listing for each request.
 BUILT = {"list_usage", "list_events", "list_nodes", "list_sources"}
