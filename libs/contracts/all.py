@@ -1,8 +1,20 @@
 """Import this to have every message type registered."""
 
-from libs.contracts import cost, identity, inventory, operations, provisioning, replies, reservation, site, validation
+from libs.contracts import (
+    audit,
+    cost,
+    identity,
+    inventory,
+    operations,
+    provisioning,
+    replies,
+    reservation,
+    site,
+    validation,
+)
 
 __all__ = [
+    "audit",
     "cost",
     "identity",
     "inventory",

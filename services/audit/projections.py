@@ -9,39 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import structlog
+from prometheus_client import Counter
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from libs.bus.topology import EVENT_SERVICES
 from libs.contracts.envelope import Envelope
 from libs.contracts.operations import OperationFacts
 from libs.projection import Projection, upsert_newer
 from services.audit import store
-from services.audit.record import FIRST_DIGEST, canonical, chained, mentions, type_of
+from services.audit.keeping import keep
+from services.audit.record import canonical, type_of
 
-SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity")
-
-
-def event_row(envelope: Envelope, previous_digest: str) -> dict[str, Any]:
-    """The event's row, chained to the digest before it."""
-    kind, text = type_of(envelope.type), canonical(envelope)
-    return {
-        "service": kind.service,
-        "sequence": envelope.stream_sequence,
-        "id": envelope.id,
-        "type": envelope.type,
-        "entity_kind": kind.entity,
-        "entity_id": envelope.subject,
-        "entity_version": envelope.entityversion,
-        "time": envelope.time,
-        "tenant": envelope.tenant,
-        "site": envelope.site,
-        "actor": envelope.actor,
-        "correlation_id": envelope.correlationid,
-        "causation_id": envelope.causationid,
-        "mentions": mentions(envelope),
-        "envelope": text,
-        "digest": chained(previous_digest, text),
-    }
+log = structlog.get_logger(__name__)
+CONTRADICTIONS = Counter(
+    "slipway_audit_contradictions_total", "Events that came under a number which another event has", ["service"]
+)
 
 
 def operation_row(envelope: Envelope) -> dict[str, Any] | None:
@@ -64,21 +48,23 @@ def operation_row(envelope: Envelope) -> dict[str, Any] | None:
     }
 
 
-async def apply_events(conn: AsyncConnection, events: Sequence[Envelope]) -> None:
-    """One batch, in order; a batch comes from one service's stream."""
-    digests: dict[str, str] = {}
-    rows = []
-    for envelope in events:
-        service = type_of(envelope.type).service
-        if service not in digests:
-            kept = await store.last_digest(conn, service, envelope.stream_sequence)
-            digests[service] = kept if kept is not None else FIRST_DIGEST
-        rows.append(event_row(envelope, digests[service]))
-        digests[service] = rows[-1]["digest"]
-    await store.add_events(conn, rows)
+async def apply_operations(conn: AsyncConnection, events: Sequence[Envelope]) -> None:
     operations = [row for envelope in events if (row := operation_row(envelope)) is not None]
     await upsert_newer(conn, store.operation, operations, key=("id",), version="version")
 
 
-EVENTS = Projection("events", streams=SERVICES, tables=(store.event, store.operation), apply=apply_events)
+async def apply_events(conn: AsyncConnection, events: Sequence[Envelope]) -> None:
+    """One batch, in order; a batch comes from one service's stream."""
+    for service in dict.fromkeys(type_of(envelope.type).service for envelope in events):
+        mine = [envelope for envelope in events if type_of(envelope.type).service == service]
+        for refused in (await keep(conn, service, mine)).refused:
+            sequence, text = refused.envelope.stream_sequence, canonical(refused.envelope)
+            if await store.add_contradiction(conn, service, sequence, refused.kept_digest, text):
+                CONTRADICTIONS.labels(service).inc()
+                log.error("event_contradicts", service=service, sequence=sequence, why=refused.why)
+    await apply_operations(conn, events)
+
+
+# The streams that there are: a service that is added is kept without anybody thinking of it here.
+EVENTS = Projection("events", streams=EVENT_SERVICES, tables=(store.event, store.operation), apply=apply_events)
 PROJECTIONS = (EVENTS,)

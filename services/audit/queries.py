@@ -1,4 +1,4 @@
-"""Answers from the event store: lists, timelines, gaps, export, operations.
+"""Answers from the event store: lists, timelines, gaps, operations. Chains and exports are `proofs.py`.
 
 A tenant's people see events of their tenants only. Pages are cut by size as well as by number, because an event may
 have 256 KiB and an answer must fit into one message.
@@ -8,51 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
 import sqlalchemy as sa
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.contracts.calls import Answer, Call, not_found
 from libs.runtime.pages import Listing, list_page
 from libs.runtime.params import invalid, parse
 from services.audit import store
-from services.audit.record import FIRST_DIGEST, chained
+from services.audit.requests import Range, cut_page
 from services.audit.summary import summarize
 
-MAX_PAGE_BYTES = 600 * 1024  # NATS carries 1 MiB by default; the rest is for escaping and the envelope.
 MAX_GAPS = 200
-CHAIN_AT_ONCE = 1000
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Several = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-
-
-class _Range(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-    start: AwareDatetime | None = Field(default=None, alias="from")
-    stop: AwareDatetime | None = Field(default=None, alias="to")
-
-    def conditions(self) -> list[sa.ColumnElement[bool]]:
-        found = []
-        if self.start is not None:
-            found.append(store.event.c.time >= self.start)
-        if self.stop is not None:
-            found.append(store.event.c.time < self.stop)
-        return found
-
-
-class _Export(_Range):
-    service: Several = ()
-    type: Several = ()
-    cursor: Annotated[str, Field(pattern=r"^[a-z]+:\d{1,19}$")] | None = None
-    limit: int = Field(default=500, ge=1, le=2000)
 
 
 class _Timeline(BaseModel):
@@ -122,10 +92,10 @@ async def list_operations(conn: AsyncConnection, call: Call) -> Answer:
 
 async def list_events(conn: AsyncConnection, call: Call) -> Answer:
     """Events by their attributes, oldest first unless sorted otherwise."""
-    wanted = parse(_Range, call.params)
+    wanted = parse(Range, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    return await list_page(conn, _event_listing(wanted.conditions()), call)
+    return await list_page(conn, _event_listing(store.within(wanted.start, wanted.stop)), call)
 
 
 async def get_timeline(conn: AsyncConnection, call: Call) -> Answer:
@@ -140,7 +110,7 @@ async def get_timeline(conn: AsyncConnection, call: Call) -> Answer:
     rows = await store.mentioning(conn, wanted.entity_id, tenants=call.tenants, after=after, limit=wanted.limit + 1)
     if not rows and after is None:
         return not_found("event", wanted.entity_id)
-    shown, more = _cut(rows, wanted.limit)
+    shown, more = cut_page(rows, wanted.limit)
     last = shown[-1] if shown else None
     cursor = f"{last['time'].isoformat()}|{last['service']}|{last['sequence']}" if last and more else None
     items = [event_body(row, full=wanted.full) for row in shown]
@@ -152,23 +122,13 @@ def _place(cursor: str) -> tuple[datetime, str, int]:
     return datetime.fromisoformat(time), service, int(sequence)
 
 
-def _cut(rows: Sequence[Mapping[Any, Any]], limit: int) -> tuple[list[Mapping[Any, Any]], bool]:
-    """As many rows as fit into one answer, at least one; and whether there are more."""
-    shown: list[Mapping[Any, Any]] = []
-    size = 0
-    for row in rows[:limit]:
-        size += len(row["envelope"])
-        if shown and size > MAX_PAGE_BYTES:
-            break
-        shown.append(row)
-    return shown, len(shown) < len(rows)
-
-
 async def list_gaps(conn: AsyncConnection, call: Call) -> Answer:
     """`items`: missing sequence numbers; `entities`: versions missing or repeated; `services`: what is here."""
     if call.tenants is not None:
         return not_found("gap", "audit")
-    gaps = [dict(row) for row in await store.sequence_gaps(conn, MAX_GAPS)]
+    removed = await store.all_removed(conn)
+    found = await store.sequence_gaps(conn, MAX_GAPS + len(removed))
+    gaps = [gap for row in found for gap in not_removed(row, removed)][:MAX_GAPS]
     entities = [dict(row) for row in await store.entity_gaps(conn, MAX_GAPS)]
     services = [dict(row) for row in await store.sequences(conn)]
     return Answer(
@@ -177,50 +137,26 @@ async def list_gaps(conn: AsyncConnection, call: Call) -> Answer:
             "entities": entities,
             "services": services,
             "events": sum(row["events"] for row in services),
+            "removed": sum(row["events"] for row in removed),
             "complete": len(gaps) < MAX_GAPS and len(entities) < MAX_GAPS,
             "next_cursor": None,
         }
     )
 
 
-async def export_events(conn: AsyncConnection, call: Call) -> Answer:
-    """Envelopes as they were published, by service and sequence; `next_cursor` goes on where the page was cut."""
-    wanted = parse(_Export, call.params)
-    if isinstance(wanted, Answer):
-        return wanted
-    conditions = wanted.conditions()
-    if call.tenants is not None:
-        conditions.append(store.event.c.tenant.in_(call.tenants))
-    if wanted.service:
-        conditions.append(store.event.c.service.in_(wanted.service))
-    if wanted.type:
-        conditions.append(store.event.c.type.in_(wanted.type))
-    after = None
-    if wanted.cursor:
-        service, _, sequence = wanted.cursor.partition(":")
-        after = (service, int(sequence))
-    rows = await store.exported(conn, conditions, after, wanted.limit + 1)
-    shown, more = _cut(rows, wanted.limit)
-    cursor = f"{shown[-1]['service']}:{shown[-1]['sequence']}" if shown and more else None
-    return Answer(body={"items": [orjson.loads(row["envelope"]) for row in shown], "next_cursor": cursor})
-
-
-async def verify_chain(conn: AsyncConnection, call: Call) -> Answer:
-    """Recompute every digest; `broken` names each service's first event that is not what was kept."""
-    if call.tenants is not None:
-        return not_found("chain", "audit")
-    items = []
-    for row in await store.sequences(conn):
-        checked, previous, after, broken = 0, FIRST_DIGEST, 0, None
-        while broken is None and (page := await store.chain(conn, row["service"], after, CHAIN_AT_ONCE)):
-            for kept in page:
-                after, previous = kept["sequence"], chained(previous, kept["envelope"])
-                if previous != kept["digest"]:
-                    broken = after
-                    break
-                checked += 1
-        items.append({"service": row["service"], "checked": checked, "broken": broken, "digest": previous})
-    return Answer(body={"items": items, "intact": all(item["broken"] is None for item in items), "next_cursor": None})
+def not_removed(gap: Mapping[Any, Any], removed: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
+    """What is left of a gap when the ranges that retention removed are taken out of it."""
+    first, last, left = gap["first_missing"], gap["last_missing"], []
+    ranges = sorted((r["first_sequence"], r["last_sequence"]) for r in removed if r["service"] == gap["service"])
+    for low, high in ranges:
+        if high < first or low > last:
+            continue
+        if low > first:
+            left.append((first, low - 1))
+        first = high + 1
+    if first <= last:
+        left.append((first, last))
+    return [{"service": gap["service"], "first_missing": low, "last_missing": high} for low, high in left]
 
 
 QUERIES: dict[str, Callable[[AsyncConnection, Call], Awaitable[Answer]]] = {
@@ -228,6 +164,4 @@ QUERIES: dict[str, Callable[[AsyncConnection, Call], Awaitable[Answer]]] = {
     "list_events": list_events,
     "get_timeline": get_timeline,
     "list_gaps": list_gaps,
-    "export_events": export_events,
-    "verify_chain": verify_chain,
 }

@@ -1,19 +1,17 @@
 """How an event is kept: its columns, the ids it mentions, and its place in its service's digest chain. Pure.
 
-Invariant: the kept text is the event as it was published, in one canonical form; the digest of an event covers it and
-the digest before it, so that a changed or removed event shows from there on.
+Invariant: the kept text is the event as it was published, in one canonical form. What chains the texts is
+`slipway.proof`, which everybody who holds a copy of the events can run.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from libs.contracts.envelope import Envelope
 
-FIRST_DIGEST = ""
 # Names are mentioned too: an operator looks a machine up by what is written on it.
 _NAMING_KEYS = frozenset({"id", "name", "machine_name", "serial", "asset_tag"})
 MAX_MENTIONS = 2000  # A cluster of a thousand nodes, each with machine and claim.
@@ -63,6 +61,24 @@ def canonical(envelope: Envelope) -> str:
     return envelope.encode().decode()
 
 
-def chained(previous: str, text: str) -> str:
-    """SHA-256 over the digest before and the event's text, in hex."""
-    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
+def event_row(envelope: Envelope, digest: str) -> dict[str, Any]:
+    """The event's row, all of whose columns are in its text as well, except the digest."""
+    kind = type_of(envelope.type)
+    return {
+        "service": kind.service,
+        "sequence": envelope.stream_sequence,
+        "id": envelope.id,
+        "type": envelope.type,
+        "entity_kind": kind.entity,
+        "entity_id": envelope.subject,
+        "entity_version": envelope.entityversion,
+        "time": envelope.time,
+        "tenant": envelope.tenant,
+        "site": envelope.site,
+        "actor": envelope.actor,
+        "correlation_id": envelope.correlationid,
+        "causation_id": envelope.causationid,
+        "mentions": mentions(envelope),
+        "envelope": canonical(envelope),
+        "digest": digest,
+    }

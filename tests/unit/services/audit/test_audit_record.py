@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slipway.proof import FIRST_DIGEST, chained
 
 import libs.contracts.all  # noqa: F401  (declares every message)
 from libs.contracts.envelope import Envelope, decode
 from libs.contracts.message import Kind, registry
-from services.audit.record import FIRST_DIGEST, Type, canonical, chained, mentions, type_of
+from services.audit.record import Type, canonical, mentions, type_of
 from services.audit.summary import MAX_CHARACTERS, summarize
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
