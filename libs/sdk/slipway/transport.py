@@ -106,10 +106,10 @@ class Transport:
         if if_none_match is not None:
             headers["If-None-Match"] = if_none_match
         url = self.urls[door].rstrip("/") + path
-        request = self.http.build_request(method, url, params=_params(query or {}), json=json, headers=headers)
+        request = self.http.build_request(method, url, params=query_params(query or {}), json=json, headers=headers)
         answer = await self._answered(door, request)
         if answer.status_code >= 400:
-            raise _error(answer)
+            raise error_of(answer)
         document = answer.json() if answer.content else None
         return Response(
             answer.status_code,
@@ -162,7 +162,7 @@ async def _wait(tried: int, retry_after: str | None) -> None:
     await asyncio.sleep(min(max(asked, doubling), LONGEST_WAIT_SECONDS) * random.uniform(0.8, 1.2))
 
 
-def _params(query: Mapping[str, Filter]) -> httpx.QueryParams:
+def query_params(query: Mapping[str, Filter]) -> httpx.QueryParams:
     pairs: list[tuple[str, str | int | float | bool | None]] = []
     for name, value in query.items():
         match value:
@@ -187,7 +187,7 @@ def _unreachable(request: httpx.Request, error: httpx.TransportError) -> Unavail
     )
 
 
-def _error(answer: httpx.Response) -> ApiError | NotSignedIn | Unavailable:
+def error_of(answer: httpx.Response) -> ApiError | NotSignedIn | Unavailable:
     try:
         document = answer.json()
     except ValueError:

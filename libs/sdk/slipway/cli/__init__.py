@@ -14,6 +14,7 @@ from slipway.cli import (
     clusters,
     dead_letters,
     history,
+    live,
     machines,
     money,
     operations,
