@@ -31,7 +31,7 @@ def main() -> int:
     set_up_logging("chaos", "pretty", "error")
     if given.list:
         for kind in kinds().values():
-            console.print(f"{kind.name:<16} {kind.what}", markup=False)
+            console.print(f"{kind.name:<16} {kind.what}{'' if kind.usual else ' (only by name)'}", markup=False)
         return 0
     if given.judge is not None:
         return _judge(given.judge, console)
@@ -93,7 +93,9 @@ def _count(text: str) -> int:
 
 def _one(settings: Settings, console: Console) -> Outcome:
     console.print(f"seed {settings.seed}: {settings.faults} faults", markup=False)
-    outcome = asyncio.run(run(settings, lambda line: console.print(line, markup=False, highlight=False)))
+    outcome = asyncio.run(
+        run(settings, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+    )
     report.write(outcome, settings.folder)
     report.tell(outcome, console)
     return outcome

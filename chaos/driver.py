@@ -28,7 +28,8 @@ RETRY_SECONDS = 0.5
 POLL_SECONDS = 1.0
 REPEATS = 0.2  # How often an accepted request is sent again for no reason.
 PROFILES = ("h100-sxm-8", "h100-sxm-8", "cpu-node")
-MOST_NODES = {"h100-sxm-8": 3, "cpu-node": 1}
+MOST_NODES = {"h100-sxm-8": 2, "cpu-node": 1}
+LEFT_ALONE = 0.5  # How often an operator does not get to a machine that needs one.
 KEPT_OUT = 2  # Machines that an operator keeps out of the pool at most.
 
 
@@ -190,6 +191,7 @@ async def _one_cluster(person: Person, name: str, public_key: str) -> None:
     operation, cluster = str(started["operation_id"]), str(started["cluster_id"])
     if fate == "keep":
         if await person.ended(operation) != "SUCCEEDED":
+            await person.wait(dice.uniform(1, 5))  # Others may give something back meanwhile.
             return
         await person.wait(dice.uniform(0, 6))
         if person.stop.is_set():
@@ -234,6 +236,8 @@ async def _machines(person: Person) -> list[dict[str, Any]]:
 async def _repair(person: Person) -> None:
     """Retry what failed, release what is in quarantine."""
     for machine in await _machines(person):
+        if person.dice.random() < LEFT_ALONE:
+            continue
         if machine["state"] == "FAILED":
             await person.ask("POST", f"/machines/{machine['id']}/retry")
         elif machine["state"] == "QUARANTINED":

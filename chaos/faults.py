@@ -131,26 +131,29 @@ class Faults:
     # -- streams --------------------------------------------------------------------------------
 
     async def lose_tail(self, fault: Fault) -> str:
-        """Stop the broker, put an older copy of the stream's store in the place of its own, start it again.
+        """Kill the broker, put an older copy of the stream's store in the place of its own, start it again.
 
-        On three servers every one of them loses it: replicas that lie apart would bring it back.
+        Of three servers one loses what it stored since, all streams together: a store does not fit the log of another
+        time. The others bring it up to date.
         """
-        world, stream = self.world, fault.target
-        stores = [brokers.store(world.stack.var, name) / stream for name in world.hubs]
-        copies = [store.parent.parent / f"{stream}.older" for store in stores]
-        async with world.hold(*world.hubs):
-            await asyncio.gather(*(world.kill(name) for name in world.hubs))
-            for store, copy in zip(stores, copies, strict=True):
-                shutil.rmtree(copy, ignore_errors=True)
-                shutil.copytree(store, copy)
+        world = self.world
+        name = world.hubs[fault.number % len(world.hubs)]
+        streams = brokers.store(world.stack.var, name)
+        store = streams / fault.target if len(world.hubs) == 1 else streams.parent.parent.parent
+        copy = world.stack.var / "older" / f"{fault.number}"
+        async with world.hold(name):
+            await world.kill(name)
+            shutil.copytree(store, copy)
         await asyncio.sleep(fault.seconds)
-        last = await self._last_sequence(stream)
-        async with world.hold(*world.hubs):
-            await asyncio.gather(*(world.kill(name) for name in world.hubs))
-            for store, copy in zip(stores, copies, strict=True):
-                shutil.rmtree(store)
-                copy.rename(store)
-        return f"{last} was its last sequence, {await self._last_sequence(stream)} soon after"
+        last = await self._last_sequence(fault.target)
+        async with world.hold(name):
+            await world.kill(name)
+            shutil.rmtree(store)
+            copy.rename(store)
+        return f"{last} was its last sequence, {await self._last_sequence(fault.target)} soon after"
+
+    async def lose_commands(self, fault: Fault) -> str:
+        return await self.lose_tail(fault)
 
     async def _last_sequence(self, stream: str) -> int:
         async def ask(js: JetStreamContext) -> int:
@@ -169,7 +172,7 @@ class Faults:
 
         await self._with_hub(delete)
         await asyncio.sleep(fault.seconds)
-        await self._declare()
+        await self.world.declare()
 
     async def fill_stream(self, fault: Fault) -> None:
         """Set the stream's limit to what it holds: the next message finds it full."""
@@ -180,7 +183,7 @@ class Faults:
 
         await self._with_hub(fill)
         await asyncio.sleep(fault.seconds)
-        await self._declare()
+        await self.world.declare()
 
     async def repeat(self, fault: Fault) -> str:
         """Publish old messages of the stream again as if for the first time, shuffled, without their de-duplication id.
@@ -205,23 +208,14 @@ class Faults:
             await client.flush()
         return f"{len(messages)} messages"
 
-    async def _declare(self) -> None:
-        """As often as needed: the broker may be down by another fault."""
-        await self._insist(self.world.declare)
-
     async def _with_hub(self, what: Callable[[JetStreamContext], Awaitable[Any]]) -> Any:
-        async def once() -> Any:
-            async with wire.hub(self.world) as client:
-                return await what(client.jetstream(timeout=5))
-
-        return await self._insist(once)
-
-    async def _insist(self, what: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask the hub's broker as often as needed: it may be down by another fault."""
         tries = 0
         while True:
             tries += 1
             try:
-                return await what()
+                async with wire.hub(self.world) as client:
+                    return await what(client.jetstream(timeout=5))
             except (nats.errors.Error, nats.js.errors.APIError, OSError, TimeoutError):
                 if tries == BROKER_TRIES:
                     raise

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from libs.bus.topology import EVENT_SERVICES
+from deploy.local.layout import SITE
+from libs.bus.topology import EVENT_SERVICES, site_stream
 
 SERVICES = EVENT_SERVICES
 PROCESSES = (*SERVICES, "gateway", "satellite")
 EVENT_STREAMS = tuple(f"EVT_{service}" for service in SERVICES)
 COMMAND_STREAMS = tuple(f"CMD_{service}" for service in ("inventory", "reservation", "provisioning", "validation"))
 CONSUMERS = tuple(f"{stream}/{stream[4:]}_inbox" for stream in COMMAND_STREAMS)
+SITE_STREAM = site_stream(SITE)
 BUSY_SERVICES = ("inventory", "reservation", "provisioning", "validation")
 # Together with the lag of the network, still what the satellite's rule of 30 s allows, and what it does not.
 SKEWS_SECONDS = (-90, -25, -8, 8, 25, 90)
@@ -34,6 +36,7 @@ class Kind:
     shortest: float = 0.0
     longest: float = 0.0
     weight: int = 2
+    usual: bool = True  # False: only when it is asked for by name.
     choices: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
@@ -58,15 +61,23 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
         ),
         Kind("lose_tail", "restore an older copy of a stream's store", (*EVENT_STREAMS, "EVT", "OBS"), 3, 8, weight=3),
         Kind(
+            "lose_commands",
+            "restore an older copy of a command stream's store",
+            (*COMMAND_STREAMS, SITE_STREAM),
+            3,
+            8,
+            usual=False,
+        ),
+        Kind(
             "delete_consumer",
             "delete a durable consumer",
-            (*CONSUMERS, "OBS/provisioning_inbox", "SITE_fra1/satellite"),
+            (*CONSUMERS, "OBS/provisioning_inbox", f"{SITE_STREAM}/satellite"),
             1,
             4,
         ),
-        Kind("fill_stream", "fill a stream to its limit", (*EVENT_STREAMS, *COMMAND_STREAMS, "SITE_fra1"), 2, 8),
+        Kind("fill_stream", "fill a stream to its limit", (*EVENT_STREAMS, *COMMAND_STREAMS, SITE_STREAM), 2, 8),
         Kind(
-            "repeat", "deliver old messages again, in another order", (*COMMAND_STREAMS, "SITE_fra1", "OBS"), weight=3
+            "repeat", "deliver old messages again, in another order", (*COMMAND_STREAMS, SITE_STREAM, "OBS"), weight=3
         ),
         Kind("skew", "run a process with another clock", PROCESSES, 3, 10, choices={"seconds": SKEWS_SECONDS}),
         Kind(

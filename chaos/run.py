@@ -35,7 +35,10 @@ RACKS = ("r1", "r2", "r3")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is. `only` names kinds of faults, all when empty; `hubs` is 1 or 3; `out` gets a folder a seed."""
+    """What a run is. `only` names kinds of faults, the usual ones when empty; `hubs` is 1 or 3.
+
+    `out` gets a folder a seed.
+    """
 
     seed: str
     faults: int
@@ -56,7 +59,8 @@ class Settings:
         unknown = [name for name in self.only if name not in known]
         if unknown:
             raise ValueError(f"there is no kind of fault {', '.join(unknown)}; there are {', '.join(known)}")
-        return plan(self.seed, self.faults, [known[name] for name in self.only or known])
+        usual = [name for name, kind in known.items() if kind.usual]
+        return plan(self.seed, self.faults, [known[name] for name in self.only or usual])
 
 
 @dataclass

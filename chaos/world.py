@@ -16,6 +16,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import nats.errors
+import nats.js.errors
 import psutil
 
 from chaos import brokers
@@ -30,7 +32,7 @@ from libs.runtime.processes import Process, StartError
 
 PROCESSES = (*SERVICES, "gateway", "satellite")
 LOOK_SECONDS = 0.3
-START_TRIES = 40
+DECLARE_TRIES = 60
 # A step of the simulated hardware lasts so long that faults often strike in the middle of one.
 STEP_SECONDS = 0.8
 # Days: about a minute, so that machines are validated again while faults strike.
@@ -132,8 +134,19 @@ class World:
         self._opened.callback(supervisor.cancel)
 
     async def declare(self) -> None:
-        """Bring streams and consumers in line with what is declared, as a start of the deployment does."""
-        await prepare_broker(self.stack.var, self.stack.ports, replicas=len(self.hubs))
+        """Bring streams and consumers in line with what is declared, as a start of the deployment does.
+
+        Tried until the brokers answer: servers of a cluster first elect who decides.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await prepare_broker(self.stack.var, self.stack.ports, replicas=len(self.hubs))
+            except (nats.errors.Error, nats.js.errors.APIError, OSError, TimeoutError):
+                if tries == DECLARE_TRIES:
+                    raise
+                await asyncio.sleep(1)
 
     async def ready(self, names: Sequence[str]) -> None:
         """Wait until the processes say that they are ready. Raises StartError naming the first that is not."""
