@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from libs.runtime.service import Service, main
-from services.audit import calls, past, proofs, queries, store
+from services.audit import archive, calls, past, proofs, queries, store
 from services.audit.periodic import periodic
 from services.audit.projections import PROJECTIONS
 from services.audit.settings import Settings
@@ -17,7 +17,7 @@ def make_service(settings: Settings) -> Service:
         name="audit",
         metadata=store.metadata,
         projections=PROJECTIONS,
-        queries={**queries.QUERIES, **proofs.QUERIES, **past.QUERIES, **calls.QUERIES},
+        queries={**queries.QUERIES, **proofs.QUERIES, **past.QUERIES, **calls.QUERIES, **archive.QUERIES},
         calls=calls.calls(lambda: signer),
         periodic=periodic(settings, lambda: signer),
         settings=settings,

@@ -70,9 +70,9 @@ class StateAt(_Request):
 
 
 class NewPolicy(_Request):
-    """`keep_days` None: for ever."""
+    """`keep_days` None: for ever. (A null does not travel, so that a missing one is null here.)"""
 
-    keep_days: KeepDays | None
+    keep_days: KeepDays | None = None
     reason: Reason
 
 

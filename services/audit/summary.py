@@ -114,6 +114,29 @@ def _reservation(name: str, data: Data) -> str:
     return f"{who} {name}{': ' + names if names else ''}{_because(reservation.get('refusal'))}"
 
 
+def _checkpoint(name: str, data: Data) -> str:
+    checkpoint = data["checkpoint"]
+    return f"chain of {checkpoint['service']} signed up to {checkpoint['last_sequence']}, {checkpoint['events']} events"
+
+
+def _retention(name: str, data: Data) -> str:
+    retention = data["retention"]
+    kept = "for ever" if retention["keep_days"] is None else f"for {retention['keep_days']} days"
+    return f"events are kept {kept} from {retention['in_force_at']} on{_because(retention['reason'])}"
+
+
+def _hold(name: str, data: Data) -> str:
+    hold = data["hold"]
+    reason = hold.get("release_reason") or hold["reason"]
+    return f"legal hold on {hold['kind']} {hold['value']} {name}{_because(reason)}"
+
+
+def _removal(name: str, data: Data) -> str:
+    removal = data["removal"]
+    numbers = f"{removal['first_sequence']} to {removal['last_sequence']}"
+    return f"{removal['events']} expired events of {removal['service']} removed: {numbers}"
+
+
 _LINES: Mapping[tuple[str, str], Callable[[str, Data], str]] = {
     ("inventory", "machine"): _machine,
     ("provisioning", "cluster"): _cluster,
@@ -123,5 +146,9 @@ _LINES: Mapping[tuple[str, str], Callable[[str, Data], str]] = {
     ("cost", "price"): _price,
     ("cost", "usage"): _usage,
     ("identity", "grant"): _grant,
+    ("audit", "checkpoint"): _checkpoint,
+    ("audit", "retention"): _retention,
+    ("audit", "hold"): _hold,
+    ("audit", "removal"): _removal,
     **{(service, "operation"): _operation for service in ("inventory", "reservation", "provisioning", "validation")},
 }

@@ -243,3 +243,34 @@ class RedriveMany(Body):
     before: AwareDatetime | None = None
     all: bool = False
     dry_run: bool = Field(False, description="Only say what would be driven again")
+
+
+class SetRetention(Body):
+    """How long events are kept after they happened. Keeping less comes into force a day after it was set."""
+
+    model_config = example(keep_days=2555, reason="seven years, as the books are kept")
+    keep_days: int | None = Field(ge=30, le=36_500, strict=True, description="30 to 36500 days; null: for ever")
+    reason: Line = Field(description="one line of at most 500 characters")
+
+
+class RetentionStep(Body):
+    """Where a round goes on; left out: from the start."""
+
+    model_config = example(cursor=None)
+    cursor: str | None = Field(None, pattern=r"^[a-z]+:\d{1,19}$", description="next_cursor of the step before")
+
+
+class PlaceHold(Body):
+    """What is held, by exactly one of the three, and why."""
+
+    model_config = example(entity_id="clu-0190c0ffee", reason="case 4711")
+    entity_id: Name | None = Field(None, description="An id or name: every event of it or that mentions it")
+    tenant: Slug | None = Field(None, description=f"Id of a tenant: {SLUG_FORM}")
+    correlation_id: Line | None = Field(None, max_length=200, description="A correlation id")
+    reason: Line = Field(description="one line of at most 500 characters")
+
+    @model_validator(mode="after")
+    def one_thing(self) -> Self:
+        if sum(value is not None for value in (self.entity_id, self.tenant, self.correlation_id)) != 1:
+            raise ValueError("names no thing or several; give exactly one of entity_id, tenant and correlation_id")
+        return self

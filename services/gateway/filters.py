@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
+from libs.contracts.audit import HoldKind
 from libs.contracts.causes import Cause
 from libs.contracts.identity import Role, ScopeKind
 from libs.contracts.inventory import Health, MachineState
@@ -149,9 +150,16 @@ class GrantQuery(ListQuery):
     scope_id: list[Value] = many()
 
 
+class AtQuery(Query):
+    at: AwareDatetime | None = Field(
+        None, description="The state as of this instant, from the events; `as_of_event` says which event it is from"
+    )
+
+
 class EventQuery(ListQuery):
     entity_id: list[Value] = many()
     service: list[Value] = many()
+    actor: list[Value] = many("Who caused it, such as user:alice")
     correlation_id: list[Value] = many()
     type: list[Value] = many("CloudEvents type, such as slipway.inventory.machine.state_changed")
     tenant: list[Value] = many()
@@ -173,6 +181,28 @@ class StreamQuery(Query):
 
 class ExportQuery(EventQuery):
     limit: int | None = Field(None, ge=1, le=2000, description="Events on a page; a page is cut at 600 KiB")
+
+
+class SignedQuery(PageQuery):
+    service: list[Value] = many()
+
+
+class ChainQuery(Query):
+    service: Value | None = Field(None, description="Whose chain to check; without it: where all chains end")
+    after: int | None = Field(None, ge=0, description="Go on after this sequence number")
+    digest: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="The digest there, 64 hex digits")
+    until: int | None = Field(None, ge=0, description="Stop at this sequence number")
+    limit: int | None = Field(None, ge=1, le=1000, description="Events to check at once")
+
+
+class PreviewQuery(Query):
+    keep_days: int | None = Field(None, ge=30, le=36_500, description="As if events were kept so long")
+
+
+class HoldQuery(ListQuery):
+    kind: list[HoldKind] = Field(default_factory=list, max_length=3)
+    value: list[Value] = many("What is held: an id or name, a tenant, a correlation id")
+    in_force: bool | None = None
 
 
 class TimelineQuery(PageQuery):

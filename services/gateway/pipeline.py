@@ -47,16 +47,18 @@ async def serve(gate: Gate, route: Route, request: Request) -> Response:
     access = await gate.access.access(principal, correlation_id)
     request.state.actor = access.actor
     touchable = tenants_touchable(access, gate.door, route.need)
+    params = await _params(route, request, access)
+    owner, name = _asked(route, params)
     call = Call(
-        name=route.call,
+        name=name,
         actor=access.actor,
         tenants=touchable,
         correlation_id=correlation_id,
         idempotency_key=request_parts.idempotency_key(request) if route.writes else None,
         if_match=request_parts.if_match(request) if route.guarded else None,
-        params=await _params(route, request, access),
+        params=params,
     )
-    subject = subject_of(_owner(route, call.params), route.call, writes=route.writes)
+    subject = subject_of(owner, name, writes=route.writes)
     answer = await gate.owners.ask(subject, call, route.patience_seconds)
     if answer.status >= 400:
         raise _refusal_of(answer, hidden_by_role=route.writes and _only_looks(access, gate.door))
@@ -97,6 +99,15 @@ async def _params(route: Route, request: Request, access: Access) -> dict[str, A
         case Fill.NOTHING:
             pass
     return params
+
+
+def _asked(route: Route, params: dict[str, Any]) -> tuple[str, str]:
+    """Whom to ask and what: the owner about the present, audit about the past."""
+    if route.past is None or "at" not in params:
+        return _owner(route, params), route.call
+    (thing,) = (name for name in params if name != "at")
+    params |= {"entity_kind": route.past, "entity_id": params.pop(thing)}
+    return "audit", "get_state"
 
 
 def _owner(route: Route, params: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from libs.contracts.audit import CheckpointFacts, HoldFacts, RemovalFacts, RetentionFacts
 from libs.contracts.cost import PriceFacts, UsageFacts
 from libs.contracts.identity import GrantFacts, OrganizationFacts, TenantFacts
 from libs.contracts.inventory import DeviceTypeFacts, MachineFacts, ProfileFacts, RackFacts, SiteFacts
@@ -78,6 +79,7 @@ class Route:
     guarded: bool = False  # Takes If-Match.
     fill: Fill = Fill.NOTHING
     patience_seconds: float | None = None  # When the owner may take longer than others.
+    past: str | None = None  # With `at`, audit is asked for the state of such a thing as of that instant.
 
     @property
     def streams(self) -> bool:
@@ -99,6 +101,7 @@ def read(
     need: Need = Need.READ,
     fill: Fill = Fill.NOTHING,
     patience_seconds: float | None = None,
+    past: str | None = None,
 ) -> Route:
     owner, _, call = question.partition(".")
     return Route(
@@ -113,6 +116,7 @@ def read(
         query=query,
         fill=fill,
         patience_seconds=patience_seconds,
+        past=past,
     )
 
 
@@ -154,7 +158,7 @@ ROUTES: tuple[Route, ...] = (
     read(BOTH, "/me", "identity.get_me", answers.Me, "Who you are and what you may do", need=Need.SIGNED_IN, fill=Fill.CALLER),
 
     read(BOTH, "/clusters", "provisioning.list_clusters", Page[ClusterFacts], "List clusters", filters.ClusterQuery),
-    read(BOTH, "/clusters/{cluster_id}", "provisioning.get_cluster", ClusterFacts, "Show a cluster"),
+    read(BOTH, "/clusters/{cluster_id}", "provisioning.get_cluster", ClusterFacts, "Show a cluster, now or as of an instant", filters.AtQuery, past="cluster"),
     read(BOTH, "/clusters/{cluster_id}/nodes", "provisioning.list_nodes", Page[NodeFacts], "List a cluster's nodes", filters.PageQuery),
     read(T, "/clusters/{cluster_id}/ssh-config", "provisioning.get_ssh_config", answers.SshConfig, "How to log in to a cluster's nodes", filters.SshConfigQuery),
     write(T, "POST", "/clusters", "provisioning.create_cluster", answers.ClusterStarted, "Create a cluster", bodies.CreateCluster, 202, fill=Fill.TENANT),
@@ -183,7 +187,7 @@ ROUTES: tuple[Route, ...] = (
     read(O, "/racks/{rack_id}", "inventory.get_rack", RackFacts, "Show a rack"),
     read(O, "/device-types", "inventory.list_device_types", Page[DeviceTypeFacts], "List device types", filters.ListQuery),
     read(O, "/machines", "inventory.list_machines", Page[MachineFacts], "List machines", filters.MachineQuery),
-    read(O, "/machines/{machine_id}", "inventory.get_machine", MachineFacts, "Show a machine, by id or name"),
+    read(O, "/machines/{machine_id}", "inventory.get_machine", MachineFacts, "Show a machine, by id or name, now or as of an instant", filters.AtQuery, past="machine"),
     write(O, "POST", "/enrolments", "inventory.enrol_machines", answers.EnrolmentStarted, "Enrol machines: from EXPECTED to AVAILABLE", bodies.Enrol, 202),
     write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/quarantine", "inventory.quarantine_machine", MachineFacts, "Take a machine out of the pool", bodies.Reason, guarded=True),
@@ -212,7 +216,7 @@ ROUTES: tuple[Route, ...] = (
     read(O, "/organizations/{id}", "identity.get_organization", OrganizationFacts, "Show an organization"),
     write(O, "POST", "/organizations", "identity.create_organization", OrganizationFacts, "Create an organization", bodies.CreateOrganization, 201),
     read(O, "/tenants", "identity.list_tenants", Page[TenantFacts], "List tenants", filters.TenantQuery),
-    read(O, "/tenants/{id}", "identity.get_tenant", TenantFacts, "Show a tenant"),
+    read(O, "/tenants/{id}", "identity.get_tenant", TenantFacts, "Show a tenant, now or as of an instant", filters.AtQuery, past="tenant"),
     write(O, "POST", "/tenants", "identity.create_tenant", TenantFacts, "Create a tenant", bodies.CreateTenant, 201),
     read(O, "/grants", "identity.list_grants", Page[GrantFacts], "List grants: who may do what where", filters.GrantQuery),
     write(O, "POST", "/grants", "identity.create_grant", GrantFacts, "Give a role", bodies.CreateGrant, 201, fill=Fill.ISSUER),
@@ -222,8 +226,19 @@ ROUTES: tuple[Route, ...] = (
     read(BOTH, "/events", "audit.list_events", Page[answers.EventDocument], "List events, oldest first", filters.EventQuery),
     read(O, "/timeline/{entity_id}", "audit.get_timeline", Page[Document], "The life of one machine, cluster, …", filters.TimelineQuery),
     read(O, "/audit/gaps", "audit.list_gaps", Document, "Gaps in the services' event sequences"),
-    read(O, "/audit/chain", "audit.verify_chain", Document, "Recompute the digests of every event kept", patience_seconds=120),
-    read(O, "/audit/export", "audit.export_events", Page[answers.EventDocument], "Export events page by page, by service and sequence", filters.ExportQuery),
+    read(O, "/audit/chain", "audit.verify_chain", Document, "Where the services' chains end; with `service`: check a stretch of its chain", filters.ChainQuery),
+    read(BOTH, "/audit/export", "audit.export_events", Page[answers.EventDocument], "Export events page by page, by service and sequence", filters.ExportQuery),
+    read(BOTH, "/audit/keys", "audit.list_keys", Document, "The public keys that ever signed a checkpoint (JWK Set)"),
+    read(O, "/audit/checkpoints", "audit.list_checkpoints", Page[CheckpointFacts], "List signed checkpoints of the services' chains", filters.SignedQuery),
+    write(O, "POST", "/audit/checkpoints", "audit.make_checkpoint", Document, "Sign every chain that has grown since it was signed last", status=201),
+    read(O, "/audit/removals", "audit.list_removals", Page[RemovalFacts], "List signed removals of expired events", filters.SignedQuery),
+    read(O, "/audit/retention", "audit.get_retention", Document, "How long events are kept: in force, pending, and all there was"),
+    write(O, "PUT", "/audit/retention", "audit.set_retention", RetentionFacts, "Set how long events are kept", bodies.SetRetention, guarded=True),
+    read(O, "/audit/retention/preview", "audit.preview_retention", Document, "What retention would remove now, and what holds keep", filters.PreviewQuery, patience_seconds=60),
+    write(O, "POST", "/audit/retention/run", "audit.run_retention", Document, "Remove expired events: one bounded step of a round", bodies.RetentionStep, patience_seconds=60),
+    read(O, "/audit/holds", "audit.list_holds", Page[HoldFacts], "List legal holds", filters.HoldQuery),
+    write(O, "POST", "/audit/holds", "audit.place_hold", HoldFacts, "Place a legal hold: what matches is not removed, however old", bodies.PlaceHold, 201),
+    write(O, "POST", "/audit/holds/{id}/release", "audit.release_hold", HoldFacts, "Release a legal hold", bodies.Reason),
 
     read(O, "/projections", f"{Owner.OF_SERVICE}.projections", Document, "List a service's projections", filters.ServiceQuery),
     write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection from its stream and compare", patience_seconds=120),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
@@ -57,6 +57,11 @@ _BY_NAME: dict[str, Any] = {
     "reason": "the fan was replaced",
     "hostname": "train-0",
     "progress": 0.5,
+    "digest": "5c0e2a" + "1b" * 29,
+    "digest_before": "7d4f30" + "9a" * 29,
+    "statement": '{"digest":"5c0e2a…","kind":"slipway.audit.checkpoint/1","last_sequence":1,"service":"inventory"}',
+    "key_id": "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k",
+    "signature": "hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg",
 }
 _ITEMS: dict[str, Any] = {
     "nic_macs": "02:00:00:00:02:01",
@@ -145,6 +150,7 @@ _SCALARS: dict[Any, Callable[[str], Any]] = {
     float: lambda name: 12.5,
     bool: lambda name: True,
     datetime: lambda name: AT,
+    date: lambda _: AT.date().isoformat(),
     Decimal: lambda name: Decimal("31.20"),
     object: lambda name: {},
     Any: lambda name: {},
