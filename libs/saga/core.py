@@ -82,6 +82,17 @@ class Run:
         self._advance()
         return True
 
+    def park(self, why: str) -> bool:
+        """Await nothing more and wait for a human. Returns False when it has ended."""
+        if self.state.phase == "finished":
+            return False
+        self.state.pending.clear()
+        if self.state.phase != "parked":
+            self._park(why)
+        else:
+            self.state.waiting_for = f"a human: {why}"
+        return True
+
     def _answered(self, pending: Pending, reply: Reply) -> None:
         match pending.role:
             case "do":

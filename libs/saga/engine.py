@@ -119,10 +119,10 @@ class SagaEngine:
         return saga_id
 
     async def cancel(self, ctx: Context, operation_id: str, reason: str) -> bool:
-        return await self._decide_one(ctx, operation_id, lambda run: run.cancel(reason))
+        return await self.decide(ctx, operation_id, lambda run: run.cancel(reason))
 
     async def resume(self, ctx: Context, operation_id: str) -> bool:
-        return await self._decide_one(ctx, operation_id, lambda run: run.resume())
+        return await self.decide(ctx, operation_id, lambda run: run.resume())
 
     async def replies(self, conn: AsyncConnection, make: MakeContext, received: Sequence[Received]) -> None:
         """Apply a batch of replies: one load and one save for all their sagas. The caller flushes what they send."""
@@ -150,7 +150,7 @@ class SagaEngine:
         # two would dead-lock. A second replica that fires the same timer finds that the saga has moved on.
         for saga_id, token in sorted((row[0], row[1]) for row in rows):
             ctx = make(conn, None)
-            if not await self._decide_one(ctx, saga_id, partial(_fire, token)):
+            if not await self.decide(ctx, saga_id, partial(_fire, token)):
                 await conn.execute(
                     text(f"DELETE FROM {self.service}.saga_timer WHERE saga_id = :id AND token = :token"),
                     {"id": saga_id, "token": token},
@@ -173,7 +173,8 @@ class SagaEngine:
         rows = (await conn.execute(text(query), {"ids": saga_ids})).mappings()
         return [dict(row) for row in rows if row["phase"] != "finished"]
 
-    async def _decide_one(self, ctx: Context, saga_id: str, what: Callable[[Run], bool]) -> bool:
+    async def decide(self, ctx: Context, saga_id: str, what: Callable[[Run], bool]) -> bool:
+        """Let the core decide on one saga. Returns False when there is none that runs, or nothing to decide."""
         for row in await self._lock(ctx.conn, [saga_id]):
             decided = self._decide(ctx, row, what)
             if decided is not None:

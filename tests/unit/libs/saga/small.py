@@ -11,7 +11,7 @@ from libs.contracts.provisioning import MarkClusterFailed
 from libs.contracts.replies import Problem, Reply, ok
 from libs.contracts.reservation import HoldMachines, ReleaseReservation, ReplaceClaim
 from libs.saga import saga, step, swap
-from libs.testing.saga_explorer import World, bad_answers
+from libs.testing.saga_promises import World, bad_answers
 from tests.unit.libs.saga.processes import everything
 
 Dict = dict[str, Any]
