@@ -120,7 +120,7 @@ class Promises:
         return run, self._after(Ghost(), before, run, None)
 
     def take(self, kept: str, before: SagaState, ghost: Ghost, by: Input) -> tuple[Run, Ghost] | None:
-        """Decide on `by` in the state `kept` (as its row has it; `before` is the same, read). None when it is refused."""
+        """Decide on `by` in the state `kept` (`before` is the same, read from JSON). None when it is refused."""
         run = Run(self.saga, SagaState.model_validate_json(kept), NOW)
         if not by.apply(run):
             self.must(run.state.model_dump_json() == kept and not run.effects, "what is refused changes nothing")
@@ -245,10 +245,6 @@ def ids_of(run: Run, *, commands_only: bool = False) -> frozenset[str]:
     commands = {effect.id for effect in run.effects if isinstance(effect, Send)}
     timers = {effect.token for effect in run.effects if isinstance(effect, Timer)}
     return frozenset(commands if commands_only else commands | timers)
-
-
-def _values(state: SagaState) -> list[Pending]:
-    return list(state.pending.values())
 
 
 def _progress(state: SagaState) -> float:

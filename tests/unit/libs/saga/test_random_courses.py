@@ -1,4 +1,4 @@
-"""Larger processes than can be walked whole: drawn at random, and taken through random courses, every promise checked."""
+"""Larger processes than can be walked whole: drawn at random and taken through random courses, all promises checked."""
 
 from __future__ import annotations
 
