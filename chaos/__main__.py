@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -25,8 +26,9 @@ DEFAULT_FAULTS = 40
 SEED_BYTES = 4
 
 
-def main() -> int:
-    given = _arguments()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`arguments`: those of the command line when None. Ends with SystemExit(2) when they make no sense."""
+    given = _arguments(arguments)
     console = Console()
     set_up_logging("chaos", "pretty", "error")
     if given.list:
@@ -47,6 +49,7 @@ def main() -> int:
             hubs=given.hubs,
             tenants_each=given.tenants,
             keep=given.keep,
+            pace=given.pace,
         )
         try:
             outcomes.append(_one(settings, console))
@@ -60,23 +63,24 @@ def main() -> int:
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make chaos",
         description="Hurt the running system by seeded faults and prove that it keeps its promises.",
         epilog="Results: var/chaos/seed-…/{summary,history}.json and journal.jsonl. See docs/guides/chaos.md.",
     )
-    parser.add_argument("--seed", type=_seed, default="", help="plays the same faults again; a new one when left out")
+    parser.add_argument("--seed", type=_seed, help="plays the same faults again; a new one when left out")
     parser.add_argument("--faults", type=_count, default=DEFAULT_FAULTS, help=f"how many (default {DEFAULT_FAULTS})")
     parser.add_argument("--kinds", default="", help="only these kinds, separated by commas (see --list)")
     parser.add_argument("--hubs", type=int, choices=(1, 3), default=1, help="NATS servers of the hub (default 1)")
     parser.add_argument("--runs", type=_count, default=1, help="that many runs with seeds of their own (default 1)")
     parser.add_argument("--tenants", type=_count, default=3, help="people of each of the two tenants (default 3)")
+    parser.add_argument("--pace", type=_pace, default=1.0, help="stretches the pauses between faults (default 1)")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "var" / "chaos", help="where results go")
     parser.add_argument("--keep", action="store_true", help="keep the state and logs of a green run too")
     parser.add_argument("--list", action="store_true", help="list the kinds of faults")
     parser.add_argument("--judge", type=Path, metavar="HISTORY", help="judge a recorded history.json again")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def _seed(text: str) -> str:
@@ -89,6 +93,16 @@ def _count(text: str) -> int:
     if not text.isdigit() or not 1 <= int(text) <= 10_000:
         raise argparse.ArgumentTypeError(f"{text!r}: give a number from 1 to 10000")
     return int(text)
+
+
+def _pace(text: str) -> float:
+    try:
+        pace = float(text)
+    except ValueError:
+        pace = -1.0
+    if not 0 <= pace <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 0 to 100")
+    return pace
 
 
 def _one(settings: Settings, console: Console) -> Outcome:

@@ -111,8 +111,8 @@ class Fault:
         return " ".join(words) + (f" for {self.seconds:.1f} s" if self.seconds else "")
 
 
-def plan(seed: str, count: int, of: Sequence[Kind]) -> list[Fault]:
-    """`count` faults of the given kinds."""
+def plan(seed: str, count: int, of: Sequence[Kind], pace: float = 1.0) -> list[Fault]:
+    """`count` faults of the given kinds; `pace` stretches the pauses between them."""
     dice = random.Random(f"plan {seed}")
     weights = [kind.weight for kind in of]
     faults: list[Fault] = []
@@ -125,7 +125,7 @@ def plan(seed: str, count: int, of: Sequence[Kind]) -> list[Fault]:
                 kind=kind.name,
                 target=dice.choice(kind.targets),
                 seconds=round(dice.uniform(kind.shortest, kind.longest), 1),
-                pause=round(dice.uniform(0.5, 5.0), 1),
+                pause=round(dice.uniform(0.5, 5.0) * pace, 1),
                 together=together,
                 more={name: dice.choice(values) for name, values in kind.choices.items()},
             )

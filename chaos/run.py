@@ -47,6 +47,7 @@ class Settings:
     hubs: int = 1
     tenants_each: int = 3
     keep: bool = False
+    pace: float = 1.0
 
     @property
     def folder(self) -> Path:
@@ -60,7 +61,7 @@ class Settings:
         if unknown:
             raise ValueError(f"there is no kind of fault {', '.join(unknown)}; there are {', '.join(known)}")
         usual = [name for name, kind in known.items() if kind.usual]
-        return plan(self.seed, self.faults, [known[name] for name in self.only or usual])
+        return plan(self.seed, self.faults, [known[name] for name in self.only or usual], self.pace)
 
 
 @dataclass
