@@ -112,7 +112,7 @@ class Context:
         """Answer a command, if somebody waits for it."""
         if request.replyto is None:
             return
-        self.outgoing.append(reply_row(self.service, request, reply, self.now))
+        self.outgoing.append(reply_row(self.service, request, reply, self.now, self.epoch))
 
     async def start_saga(
         self,
@@ -229,7 +229,7 @@ def _encoded(envelope: dict[str, Any]) -> bytes:
     return orjson.dumps(clean(envelope)) if b"\\u0000" in payload else payload
 
 
-def reply_envelope(service: str, request: Envelope, reply: Reply, now: datetime) -> Envelope:
+def reply_envelope(service: str, request: Envelope, reply: Reply, now: datetime, epoch: int) -> Envelope:
     """The reply to `request` as a message. It correlates by `causationid`."""
     return Envelope(
         id=new_message_id(),
@@ -242,13 +242,14 @@ def reply_envelope(service: str, request: Envelope, reply: Reply, now: datetime)
         actor=request.actor,
         site=request.site,
         tenant=request.tenant,
+        epoch=epoch,
         data=json_data(reply),
     )
 
 
-def reply_row(service: str, request: Envelope, reply: Reply, now: datetime) -> dict[str, Any]:
+def reply_row(service: str, request: Envelope, reply: Reply, now: datetime, epoch: int) -> dict[str, Any]:
     assert request.replyto is not None
-    envelope = reply_envelope(service, request, reply, now)
+    envelope = reply_envelope(service, request, reply, now, epoch)
     body = envelope.model_dump(exclude_none=True)
     return outbox_row(envelope.id, f"cmd.{request.replyto}.reply.v1", request.tenant, body, is_event=False)
 

@@ -161,7 +161,7 @@ def keeping_ddl(schema: str) -> list[str]:
             epoch integer NOT NULL UNIQUE,
             own_last bigint NOT NULL,
             stream_last bigint NOT NULL,
-            parked_sagas integer NOT NULL,
+            open_sagas integer NOT NULL,
             set_aside_messages integer NOT NULL,
             accepted_at timestamptz,
             accepted_by text,

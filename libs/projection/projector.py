@@ -14,24 +14,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from nats.js import JetStreamContext, api
+from nats.js import JetStreamContext
 from prometheus_client import Counter, Gauge
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.lease import Lease
-from libs.bus.pull import Puller, client_of
+from libs.bus.reading import open_reader
 from libs.bus.topology import event_stream
 from libs.contracts.envelope import BadMessage, Envelope, decode
 from libs.projection.projection import Projection, digest
 from libs.runtime.database import Database
 from libs.runtime.tasks import TaskSet
 
-BATCH = 500
 LEASE_SECONDS = 8.0
 FETCH_TIMEOUT_SECONDS = 2.5  # Well below the lease: it is renewed with every batch and every silence.
 REBUILD_SILENCE_SECONDS = 10.0
-CONSUMER_INACTIVE_SECONDS = 30
 STANDBY_SECONDS = 1.0
 
 log = structlog.get_logger("projector")
@@ -177,19 +175,6 @@ class Projector:
                 position = messages[-1].metadata.sequence.stream
                 applied += len(events)
         return applied
-
-
-async def open_reader(js: JetStreamContext, stream: str, start: int) -> Puller:
-    """A puller of an ephemeral consumer over a whole stream from sequence `start` on."""
-    config = api.ConsumerConfig(
-        deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
-        opt_start_seq=max(start, 1),
-        ack_policy=api.AckPolicy.NONE,
-        inactive_threshold=CONSUMER_INACTIVE_SECONDS,
-        mem_storage=True,
-    )
-    made = await js.add_consumer(stream, config)
-    return Puller(client_of(js), stream, made.name, batch=BATCH)
 
 
 def skips(messages: Sequence[Any], position: int) -> bool:

@@ -69,11 +69,19 @@ async def idempotent(ctx: Context, call: Call, handler: CallHandler) -> Answer:
             "key": call.idempotency_key,
             "actor": call.actor,
             "request_digest": digest,
-            "answer": answer.model_dump(mode="json"),
+            "answer": _kept(answer),
             "created_at": ctx.now,
         }
         await ctx.conn.execute(insert(table), row)
     return answer
+
+
+def _kept(answer: Answer) -> dict[str, Any]:
+    """The answer as a repeat gets it: what is said once is not stored."""
+    kept = answer.model_dump(mode="json")
+    for name in answer.once:
+        kept["body"][name] = None
+    return kept
 
 
 # -- what every service answers ------------------------------------------------------------------

@@ -274,3 +274,11 @@ class PlaceHold(Body):
         if sum(value is not None for value in (self.entity_id, self.tenant, self.correlation_id)) != 1:
             raise ValueError("names no thing or several; give exactly one of entity_id, tenant and correlation_id")
         return self
+
+
+class AcceptRestore(Body):
+    """`epoch` is the one that GET …/restore shows: a restore that nobody has looked at can't be accepted."""
+
+    model_config = example(epoch=2, reason="backup of 02:00 after the disk failed; difference checked, INC-812")
+    epoch: int = Field(ge=2, strict=True)
+    reason: Line = Field(description="one line of at most 500 characters")

@@ -242,6 +242,8 @@ ROUTES: tuple[Route, ...] = (
 
     read(O, "/projections", f"{Owner.OF_SERVICE}.projections", Document, "List a service's projections", filters.ServiceQuery),
     write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection from its stream and compare", patience_seconds=120),
+    read(O, "/services/{service}/restore", f"{Owner.OF_SERVICE}.restore", Document, "What a restored database lacks of its event stream", filters.PageQuery, patience_seconds=120),
+    write(O, "POST", "/services/{service}/restore/accept", f"{Owner.OF_SERVICE}.accept_restore", Document, "Go on after a restore, as a human has decided", bodies.AcceptRestore, patience_seconds=120),
     read(O, "/services/{service}/dead-letters", f"{Owner.OF_SERVICE}.dead_letters", Page[answers.DeadLetter], "List messages that a service could not handle", filters.DeadLetterQuery),
     read(O, "/services/{service}/dead-letters/{id}", f"{Owner.OF_SERVICE}.dead_letter", answers.DeadLetter, "Show a dead letter, what waits behind it, and what was done about it"),
     write(O, "POST", "/services/{service}/dead-letters/{id}/redrive", f"{Owner.OF_SERVICE}.redrive", Document, "Have a dead letter handled again, edited if need be", bodies.Redrive, 202),

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from slipway import live, models
+from slipway.audit import Audit
 from slipway.collection import Collection, segment
 from slipway.doors import BOTH, OPERATOR_ONLY, Door, Filter
 from slipway.errors import ApiError, Unavailable
@@ -21,6 +22,7 @@ from slipway.models import D, Document, Page
 from slipway.transport import Transport
 
 WATCH_EVERY_SECONDS = 0.5
+EXPORT_PAGE = 2000
 HTTP_NOT_FOUND = 404
 
 
@@ -240,13 +242,27 @@ class Services(Collection[Document]):
         path = f"/services/{segment(service)}/dead-letters/redrive"
         return Document.of(await self._write("POST", path, wanted))
 
+    async def restore(self, service: str) -> Document:
+        """What the service's restored database lacks of its stream; `waiting` says whether it waits for a human."""
+        path = f"/services/{segment(service)}/restore"
+        document: dict[str, Any] = {}
+        async for page in self._transport.pages(Door.OPERATOR, path, Document, {"limit": 200}):
+            items = [*document.get("items", ()), *page.raw.get("items", ())]
+            document = {**page.raw, "items": items}
+        return Document.of(document)
+
+    async def accept_restore(self, service: str, epoch: int, reason: str) -> Document:
+        """Have it go on after the restore, with numbers and versions after the stream's last."""
+        body = {"epoch": epoch, "reason": reason}
+        return Document.of(await self._write("POST", f"/services/{segment(service)}/restore/accept", body))
+
     @staticmethod
     def _letter(service: str, letter: str) -> str:
         return f"/services/{segment(service)}/dead-letters/{segment(letter)}"
 
 
 class History(Collection[models.Event]):
-    """Events, the life of one thing, and the proofs that nothing is missing."""
+    """Events, and the life of one thing."""
 
     async def timeline(self, entity_id: str, *, full: bool = False) -> AsyncIterator[Page[models.Event]]:
         """Every event that mentions an id or a name, oldest first; `full`: with its data."""
@@ -254,13 +270,20 @@ class History(Collection[models.Event]):
         async for page in self._transport.pages(Door.OPERATOR, path, models.Event, {"full": full or None}):
             yield page
 
-    async def export(self, *, door: Door | None = None, **filters: Filter) -> AsyncIterator[Page[models.Event]]:
-        """Events as they were published: at the operator door by service and sequence, else the tenant's by time."""
-        chosen = self.door(door)
-        path = "/audit/export" if chosen is Door.OPERATOR else self._path
+    async def export(
+        self, *, door: Door | None = None, cursor: str | None = None, **filters: Filter
+    ) -> AsyncIterator[tuple[list[str], str | None]]:
+        """Events by service and sequence, a page at a time: lines as published, and the cursor that goes on.
+
+        Each line is a CloudEvent with its `chaindigest` as last attribute; see slipway.proof.
+        """
         query = {name.rstrip("_"): value for name, value in filters.items()}
-        async for page in self._transport.pages(chosen, path, models.Event, query):
-            yield page
+        while True:
+            asked = {**query, "limit": EXPORT_PAGE} | ({"cursor": cursor} if cursor else {})
+            lines, cursor = await self._transport.lines(self.door(door), "/audit/export", asked)
+            yield lines, cursor
+            if cursor is None:
+                return
 
     async def tail(
         self, *, door: Door | None = None, after: str | None = None, patience: int | None = None, **filters: Filter
@@ -268,14 +291,6 @@ class History(Collection[models.Event]):
         """Events as they happen, behind `after`; see slipway.live."""
         async for item in live.tail(self._transport, self.door(door), after=after, patience=patience, **filters):
             yield item
-
-    async def gaps(self) -> Any:
-        """Missing sequence numbers and entity versions, and how far each service's events go."""
-        return await self._read("/audit/gaps", Door.OPERATOR)
-
-    async def chain(self) -> Any:
-        """Whether every kept event still has the digest that it was kept with."""
-        return await self._read("/audit/chain", Door.OPERATOR)
 
 
 class Resources:
@@ -359,6 +374,10 @@ class Resources:
     @cached_property
     def events(self) -> History:
         return History(self.transport, "/events", models.Event)
+
+    @cached_property
+    def audit(self) -> Audit:
+        return Audit(self.transport, "/audit", Document)
 
     async def costs(self, by: str, *, door: Door | None = None, **filters: Filter) -> Any:
         """Usage and cost summed up `by` hour, day, cluster or tenant."""

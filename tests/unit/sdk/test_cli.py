@@ -272,6 +272,9 @@ def test_events_are_exported_line_by_line_or_not_at_all(api: Api, tmp_path: Path
         {"id": "e2", "type": "t", "data": {}},
     ]
     path = f"{OPERATOR}/audit/export"
+    api.on("GET", f"{OPERATOR}/audit/keys", (200, {"keys": []}))
+    for proofs in ("checkpoints", "removals"):
+        api.on("GET", f"{OPERATOR}/audit/{proofs}", (200, page()))
     first = {**page(lines[0]), "next_cursor": "cost:1"}
     api.on("GET", path, (200, first), (200, page(lines[1])))
     out = tmp_path / "events.jsonl"
@@ -279,9 +282,16 @@ def test_events_are_exported_line_by_line_or_not_at_all(api: Api, tmp_path: Path
     assert result.exit_code == 0, result.output
     assert [json.loads(line) for line in out.read_text().splitlines()] == lines
     api.on("GET", path, (200, first), (400, {"detail": "no"}))
-    failed = slipway("events", "export", "--door", "operator", "--out", str(tmp_path / "other"))
+    other = tmp_path / "other"
+    failed = slipway("events", "export", "--door", "operator", "--out", str(other))
     assert failed.exit_code == 3
-    assert not (tmp_path / "other").exists()
+    assert not other.exists()
+    api.on("GET", path, (200, page(lines[1])))
+    resumed = slipway("events", "export", "--door", "operator", "--out", str(other))
+    assert "Going on after 1 events" in resumed.stderr
+    assert api.asked(path)[-1].query["cursor"] == ["cost:1"]
+    assert other.read_bytes() == out.read_bytes()
+    assert sorted(found.name for found in tmp_path.glob("*other*")) == ["other", "other.manifest.json"]
 
 
 def test_gaps_end_with_1(api: Api) -> None:
@@ -342,16 +352,19 @@ VERBS = {
     "costs": "show",
     "prices": "list set",
     "organizations": "list create",
-    "tenants": "list create",
+    "tenants": "list show create",
     "grants": "list create revoke",
-    "events": "list export",
-    "audit": "gaps chain",
+    "events": "list export verify tail",
+    "audit": "gaps checkpoint checkpoints keys",
+    "audit retention": "show preview set run",
+    "audit holds": "list place release",
     "projections": "list rebuild",
     "dead-letters": "list show redrive drop",
+    "restore": "show accept",
     "sources": "list read",
     "context": "list use",
 }
-COMMANDS = [[noun, verb] for noun, verbs in VERBS.items() for verb in verbs.split()]
+COMMANDS = [[*noun.split(), verb] for noun, verbs in VERBS.items() for verb in verbs.split()]
 COMMANDS += [["timeline"], ["whoami"], ["login"], ["logout"], ["version"]]
 
 

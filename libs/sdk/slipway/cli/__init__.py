@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from slipway.cli import (
+    auditing,
     catalog,
     checks,
     clusters,
@@ -19,6 +20,7 @@ from slipway.cli import (
     money,
     operations,
     people,
+    restore,
     signing_in,
     upkeep,
 )
@@ -63,7 +65,16 @@ def root(
 
 for noun in (*clusters.GROUPS, *machines.GROUPS, *operations.GROUPS, *catalog.GROUPS, *checks.GROUPS):
     app.add_typer(noun)
-for noun in (*money.GROUPS, *people.GROUPS, *history.GROUPS, *upkeep.GROUPS, *dead_letters.GROUPS, *signing_in.GROUPS):
+for noun in (
+    *money.GROUPS,
+    *people.GROUPS,
+    *history.GROUPS,
+    *auditing.GROUPS,
+    *upkeep.GROUPS,
+    *dead_letters.GROUPS,
+    *restore.GROUPS,
+    *signing_in.GROUPS,
+):
     app.add_typer(noun)
 people.add_commands(app)
 history.add_commands(app)

@@ -12,9 +12,9 @@ from services.gateway.filters import ListQuery, PageQuery, Query
 from services.gateway.routes import ROUTES, Owner, Route
 
 SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit")
-SHELL_READS = {"get_operation", "projections", "dead_letters", "dead_letter"}
+SHELL_READS = {"get_operation", "projections", "dead_letters", "dead_letter", "restore"}
 SHELL_WRITES = {
-    "cancel_operation", "resume_operation", "rebuild_projection", "redrive", "drop_dead_letter", "redrive_many"
+    "cancel_operation", "resume_operation", "rebuild_projection", "redrive", "drop_dead_letter", "redrive_many", "accept_restore"
 }  # fmt: skip
 FIXED = [route for route in ROUTES if route.owner not in tuple(Owner)]
 # Lists whose owner builds the listing for each request.

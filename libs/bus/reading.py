@@ -1,0 +1,24 @@
+"""Read a stream from a sequence on, without leaving anything behind at the broker."""
+
+from __future__ import annotations
+
+from nats.js import JetStreamContext, api
+
+from libs.bus.pull import Puller, client_of
+
+BATCH = 500
+INACTIVE_SECONDS = 30
+
+
+async def open_reader(js: JetStreamContext, stream: str, start: int, *, subjects: list[str] | None = None) -> Puller:
+    """A puller of an ephemeral consumer over a stream from sequence `start` on; `subjects` filters."""
+    config = api.ConsumerConfig(
+        deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=max(start, 1),
+        ack_policy=api.AckPolicy.NONE,
+        inactive_threshold=INACTIVE_SECONDS,
+        mem_storage=True,
+        filter_subjects=subjects,
+    )
+    made = await js.add_consumer(stream, config)
+    return Puller(client_of(js), stream, made.name, batch=BATCH)
