@@ -246,7 +246,7 @@ class Story:
         self.summary.audit["timeline_entries"] = len(entries)
         for entry in entries[-8:]:
             self.tell.say(f"    {str(entry.get('time'))[11:19]}  {str(entry.get('summary'))[:140]}")
-        found = await operator.events.gaps()
+        found = await operator.audit.gaps()
         self.summary.audit |= {
             "events": found["events"],
             "gaps": len(found["items"]) + len(found["entities"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic
 from urllib.parse import quote
 
@@ -44,9 +45,12 @@ class Collection(Generic[D]):
             for item in page.items:
                 yield item
 
-    async def get(self, id_: str, *, door: Door | None = None) -> D:
-        """One thing. Raises ApiError 404 when there is none that you can see."""
-        return self._model.of(await self._read(f"{self._path}/{segment(id_)}", door))
+    async def get(self, id_: str, *, door: Door | None = None, at: datetime | None = None) -> D:
+        """One thing, now or (a machine, cluster or tenant) as of `at`.
+
+        Raises ApiError: 404 when there is none that you can see, or was none yet; 410 when retention took it.
+        """
+        return self._model.of(await self._read(f"{self._path}/{segment(id_)}", door, at=at))
 
     async def _read(self, path: str, door: Door | None = None, **query: Filter) -> Any:
         return (await self._transport.request(self.door(door), "GET", path, query=query)).document

@@ -135,7 +135,6 @@ class Draft:
     cursor: str | None = None
     length: int = 0
     services: dict[str, Tally] = field(default_factory=dict)
-    began_at: str = ""
 
     @property
     def part(self) -> Path:
@@ -146,6 +145,11 @@ class Draft:
         return self.target.with_name(f".{self.target.name}.part.json")
 
     @property
+    def known(self) -> Path:
+        """What was known when the export began; see `begin`."""
+        return self.target.with_name(f".{self.target.name}.part.known.json")
+
+    @property
     def events(self) -> int:
         return sum(tally.events for tally in self.services.values())
 
@@ -154,6 +158,7 @@ class Draft:
         try:
             noted = json.loads(self.note.read_text(encoding="utf-8"))
             usable = noted["filters"] == dict(self.filters) and self.part.stat().st_size >= noted["length"]
+            usable = usable and self.known.exists()
         except (OSError, ValueError, KeyError, TypeError):
             usable = False
         if not usable:
@@ -161,7 +166,7 @@ class Draft:
             self.part.write_bytes(b"")
             self.note.unlink(missing_ok=True)
             return False
-        self.cursor, self.length, self.began_at = noted["cursor"], noted["length"], noted["began_at"]
+        self.cursor, self.length = noted["cursor"], noted["length"]
         self.services = {name: Tally(**tally) for name, tally in noted["services"].items()}
         os.truncate(self.part, self.length)
         return True
@@ -180,13 +185,16 @@ class Draft:
             "filters": dict(self.filters),
             "cursor": cursor,
             "length": self.length,
-            "began_at": self.began_at,
             "services": {name: vars(tally) for name, tally in self.services.items()},
         }
         _replace(self.note, json.dumps(noted).encode())
 
-    def finish(self, kind: Kind, proofs: Mapping[str, Any]) -> dict[str, Any]:
-        """Put the file and its manifest in place; returns the manifest. `proofs`: checkpoints, removals, keys."""
+    def begin(self, known: Mapping[str, Any]) -> None:
+        """Keep what is known before the first page (began_at, keys, checkpoints): the file must reach up to it."""
+        _replace(self.known, json.dumps(dict(known)).encode())
+
+    def finish(self, kind: Kind, removals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Put the file and its manifest in place; returns the manifest."""
         whole = self.part
         if kind == "parquet":
             whole = self.target.with_name(f".{self.target.name}.parquet")
@@ -194,11 +202,11 @@ class Draft:
         manifest = {
             "format": FORMAT,
             "file": {"name": self.target.name, "kind": kind, "bytes": whole.stat().st_size, "sha256": sha256_of(whole)},
-            "began_at": self.began_at,
             "filters": dict(self.filters),
             "events": self.events,
             "services": {name: vars(tally) for name, tally in sorted(self.services.items())},
-            **proofs,
+            **json.loads(self.known.read_text(encoding="utf-8")),
+            "removals": list(removals),
         }
         _replace(manifest_path(self.target), (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
         with whole.open("rb") as file:
@@ -206,6 +214,7 @@ class Draft:
         whole.replace(self.target)
         self.part.unlink(missing_ok=True)
         self.note.unlink(missing_ok=True)
+        self.known.unlink(missing_ok=True)
         return manifest
 
 

@@ -65,6 +65,24 @@ class Problem(Document):
     next_step: str = ""
 
 
+class AsOfEvent(Document):
+    """Which event a past state is from. Nothing of its owner is known that happened after `known_until`."""
+
+    at: datetime
+    id: str
+    type: str = ""
+    service: str = ""
+    sequence: int = 0
+    entity_version: int = 0
+    time: datetime
+    known_until: datetime | None = None
+
+    def told(self) -> str:
+        """One line for people."""
+        event = f"{self.service} {self.sequence} of {self.time.isoformat()}"
+        return f"{self.at.isoformat()}, from event {event} ({self.id})"
+
+
 class Hold(Document):
     id: str
     owner: str = ""
@@ -98,6 +116,7 @@ class Machine(Document):
     state_since: datetime | None = None
     operation_id: str | None = None
     version: int = 0
+    as_of_event: AsOfEvent | None = None
 
 
 class Node(Document):
@@ -126,6 +145,7 @@ class Cluster(Document):
     problem: Problem | None = None
     created_at: datetime | None = None
     ready_at: datetime | None = None
+    as_of_event: AsOfEvent | None = None
 
 
 class Step(Document):
@@ -305,6 +325,7 @@ class Tenant(Document):
     organization_id: str = ""
     name: str = ""
     machine_quota: int | None = None
+    as_of_event: AsOfEvent | None = None
 
 
 class Grant(Document):

@@ -229,15 +229,15 @@ class ChainWalk:
         self.sequence, self.digest = sequence, digest
         yield from self._compare(sequence)
 
-    def finish(self, made_before: str | None = None) -> Iterator[Problem]:
+    def finish(self, expected_up_to: int | None = None) -> Iterator[Problem]:
         """What must still follow: removed events at the end, and what checkpoints say was there.
 
-        `made_before`: checkpoints made later than this instant (RFC 3339, UTC) are not expected to be covered.
+        `expected_up_to`: checkpoints of later numbers were made after the copy that is looked at.
         """
         yield from self._pass_removals(None)
         for last in sorted(self.checkpoints):
             checkpoint = self.checkpoints[last]
-            if last > self.sequence and (made_before is None or str(checkpoint["made_at"]) <= made_before):
+            if last > self.sequence and (expected_up_to is None or last <= expected_up_to):
                 yield self._problem(
                     "truncated",
                     last,

@@ -67,8 +67,13 @@ def api() -> Iterator[Api]:
             )
             status, document, *more = stand_in.answer(request)
             payload = b"" if document is None else json.dumps(document).encode()
+            headers = dict(more[0]) if more else {}
+            if self.headers.get("Accept") == "application/x-ndjson" and status == 200:
+                # As the gateway does it: a page as lines, the cursor in a header.
+                payload = b"".join(json.dumps(i, ensure_ascii=False).encode() + b"\n" for i in document["items"])
+                headers |= {"X-Next-Cursor": cursor} if (cursor := document.get("next_cursor")) else {}
             self.send_response(status)
-            for name, value in (more[0] if more else {}).items():
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(payload)))

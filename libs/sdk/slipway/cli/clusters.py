@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from slipway.cli import progress
+from slipway.cli.instants import At
 from slipway.cli.output import Column, ago, console, exact, print_facts, print_json, print_table, span, state
 from slipway.cli.session import (
     DEFAULT_LIMIT,
@@ -152,13 +153,19 @@ def public_keys(paths: list[Path]) -> list[str]:
 
 
 @clusters.command("show")
-def show(cluster: Name, door: AskedDoor = None, as_json: Json = False) -> None:
-    """Show a cluster with its nodes.
+def show(cluster: Name, at: At = None, door: AskedDoor = None, as_json: Json = False) -> None:
+    """Show a cluster with its nodes; with --at as it was then.
 
     \b
       slipway clusters show train-1
+      slipway clusters show train-1 --at 2026-11-30T10:00Z
     """
-    show_one(lambda client: find(client, cluster, door), _render, as_json=as_json)
+
+    async def fetch(client: Client) -> Cluster:
+        # By what it was called then: it may be gone, and its name another's now.
+        return await (client.clusters.get(cluster, door=door, at=at) if at else find(client, cluster, door))
+
+    show_one(fetch, _render, as_json=as_json)
 
 
 def _render(cluster: Cluster) -> None:
@@ -183,6 +190,7 @@ def _render(cluster: Cluster) -> None:
             ("Ready", ready),
             ("Swapped nodes", cluster.swapped or None),
             ("Operation", cluster.operation_id),
+            ("As of", cluster.as_of_event.told() if cluster.as_of_event else None),
         ]
     )
     if cluster.nodes:

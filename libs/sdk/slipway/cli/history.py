@@ -1,25 +1,27 @@
-"""`slipway events | timeline | audit`: what happened, in order, and the proof that nothing is missing."""
+"""`slipway events | timeline`: what happened, in order, and whether anybody has altered it."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from slipway.cli.exits import Exit
-from slipway.cli.money import Since, Until, aware
-from slipway.cli.output import Column, console, exact, plain_table
-from slipway.cli.session import AskedDoor, Json, Limit, group, run, show_document, show_list
+from slipway.cli.exporting import bar, export
+from slipway.cli.instants import Since, Until
+from slipway.cli.output import Column, console, exact, plain_table, print_json
+from slipway.cli.session import AskedDoor, Json, Limit, fail, group, run, show_list, usage_error
 from slipway.client import Client
-from slipway.models import Event, Page
+from slipway.errors import SlipwayError
+from slipway.exports import ExportFile, UnreadableExport
+from slipway.models import Event
+from slipway.verification import Held, Report, read_checkpoints, read_keys, verify_file, verify_online
 
-events = group("events", "Everything that happened: list, export.")
-audit = group("audit", "Proofs: no gap, nothing altered. (operators)")
-GROUPS = (events, audit)
+events = group("events", "Everything that happened: list, follow, export, verify.")
+GROUPS = (events,)
 
 COLUMNS = (
     Column[Event]("TIME", lambda e: exact(e.time)),
@@ -44,6 +46,7 @@ def list_events(
     entity: Entity = None,
     service: Service = None,
     type_: Type = None,
+    actor: Annotated[list[str] | None, typer.Option("--actor", help="Caused by this person or part.")] = None,
     correlation: Annotated[str | None, typer.Option("--correlation", help="Of this correlation id.")] = None,
     since: Since = None,
     until: Until = None,
@@ -64,9 +67,10 @@ def list_events(
             entity_id=entity,
             service=service,
             type=type_,
+            actor=actor,
             correlation_id=correlation,
-            from_=aware(since),
-            to=aware(until),
+            from_=since,
+            to=until,
             sort="-time" if newest else None,
         ),
         COLUMNS,
@@ -75,45 +79,81 @@ def list_events(
     )
 
 
-@events.command("export")
-def export(
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write here instead of to standard output.")] = None,
-    service: Service = None,
-    type_: Type = None,
-    since: Since = None,
-    until: Until = None,
-    door: AskedDoor = None,
+events.command("export")(export)
+
+
+@events.command("verify")
+def verify(
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Check this export by itself, without asking anybody.")
+    ] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option("--checkpoints", help="Checkpoints that you kept (slipway audit checkpoints --out).")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Public keys that you kept (slipway audit keys --out, or PEM).")
+    ] = None,
+    service: Annotated[list[str] | None, typer.Option("--service", help="Only this service's chain.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Export events as JSON lines, one CloudEvent a line, exactly as they were published.
+    """Look for events that were altered, removed or put in, and say where. Ends with 1 when there are any.
 
-    Operators get every service's events by sequence, tenants their own by time.
+    Online it walks what audit keeps (operators); with --file an export, which anybody can check anywhere. Signatures
+    are checked here; they say who signed only against a key that you kept (--key).
     \b
-      slipway events export --out events.jsonl
-      slipway events export --service cost | jq -r .type | sort | uniq -c
+      slipway events verify
+      slipway events verify --key keys.json --checkpoints checkpoints.json
+      slipway events verify --file events.jsonl --key keys.json
     """
+    if file is not None and service:
+        usage_error("--service is for checking online.", "Leave it out: a file is checked as a whole.")
+    try:
+        held = Held(read_keys(key) if key else (), read_checkpoints(checkpoints) if checkpoints else ())
+        report = _check_file(file, held) if file is not None else run(lambda c: _check_online(c, held, service or ()))
+    except UnreadableExport as error:
+        fail(error)
+    if as_json:
+        print_json(report.document())
+    else:
+        _render_report(report)
+    if not report.intact:
+        raise typer.Exit(Exit.FAILED)
 
-    async def write(client: Client) -> int:
-        pages = client.events.export(door=door, service=service, type=type_, from_=aware(since), to=aware(until))
-        if out is None:
-            return await _write_lines(pages, sys.stdout)
-        draft = out.with_name(f".{out.name}.part")
-        with draft.open("w", encoding="utf-8") as file:
-            count = await _write_lines(pages, file)
-        draft.replace(out)  # A half-written export would look like a whole one.
-        return count
 
-    count = run(write)
-    if out is not None:
-        console(stderr=True).print(f"{count} events written to {out}")
+def _check_file(file: Path, held: Held) -> Report:
+    manifest = ExportFile(file).manifest()
+    with bar() as progress:
+        task = progress.add_task("events", total=manifest["events"] if manifest else None)
+        return verify_file(ExportFile(file), held, lambda _, done: progress.update(task, completed=done))
 
 
-async def _write_lines(pages: AsyncIterator[Page[Event]], file: Any) -> int:
-    count = 0
-    async for page in pages:
-        for event in page.items:
-            file.write(json.dumps(event.raw, ensure_ascii=False, separators=(",", ":")) + "\n")
-            count += 1
-    return count
+async def _check_online(client: Client, held: Held, services: Sequence[str]) -> Report:
+    ends = {chain["service"]: chain["last_sequence"] for chain in await client.audit.chains()}
+    if unknown := sorted(set(services) - set(ends)):
+        raise SlipwayError(f"There is no chain of {', '.join(unknown)}.", f"There are: {', '.join(sorted(ends))}.")
+    with bar() as progress:
+        tasks = {
+            name: progress.add_task(name, total=end) for name, end in ends.items() if not services or name in services
+        }
+        return await verify_online(
+            client, held, services, lambda service, done: progress.update(tasks[service], completed=done)
+        )
+
+
+def _render_report(report: Report) -> None:
+    plain_table(report.services)
+    for problem in report.problems:
+        console().print()
+        where = f"{problem.service} {problem.sequence}".strip() if problem.sequence else problem.service
+        console().print(Text.assemble((problem.kind.replace("_", " "), "bold red"), f"  {where}  {problem.message}"))
+        console().print(f"  expected  {problem.expected}\n  found     {problem.found}", soft_wrap=True)
+    if report.count > len(report.problems):
+        console().print(f"… and {report.count - len(report.problems)} more")
+    for note in report.notes:
+        console(stderr=True).print(f"Note: {note}", style="dim")
+    checked = sum(line["checked"] for line in report.services)
+    told = "nothing altered, removed or put in" if report.intact else f"{report.count} problems"
+    console().print(f"\n{checked} events checked: {told}")
 
 
 def timeline(
@@ -128,44 +168,6 @@ def timeline(
       slipway timeline fra1-r1-u01
     """
     show_list(lambda client: client.events.timeline(entity, full=full), TIMELINE_COLUMNS, as_json=as_json, limit=limit)
-
-
-@audit.command("gaps")
-def gaps(as_json: Json = False) -> None:
-    """Look for missing sequence numbers and entity versions. Ends with 1 when there is a gap."""
-    document: dict[str, Any] = {}
-
-    async def fetch(client: Client) -> Any:
-        document.update(await client.events.gaps())
-        return document
-
-    show_document(fetch, _render_gaps, as_json=as_json)
-    if document.get("items") or document.get("entities"):
-        raise typer.Exit(Exit.FAILED)
-
-
-def _render_gaps(document: dict[str, Any]) -> None:
-    plain_table(document.get("services") or ())
-    missing = [*(document.get("items") or ()), *(document.get("entities") or ())]
-    if missing:
-        console().print()
-        plain_table(missing)
-    events_kept = document.get("events")
-    console().print(f"{events_kept} events, {len(missing)} gaps" if missing else f"{events_kept} events, no gap")
-
-
-@audit.command("chain")
-def chain(as_json: Json = False) -> None:
-    """Recompute every event's digest. Ends with 1 when one is not what was kept."""
-    document: dict[str, Any] = {}
-
-    async def fetch(client: Client) -> Any:
-        document.update(await client.events.chain())
-        return document
-
-    show_document(fetch, lambda found: plain_table(found.get("items") or ()), as_json=as_json)
-    if not document.get("intact"):
-        raise typer.Exit(Exit.FAILED)
 
 
 def add_commands(app: typer.Typer) -> None:

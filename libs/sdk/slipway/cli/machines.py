@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from slipway.cli import progress
+from slipway.cli.instants import At
 from slipway.cli.output import Column, ago, console, exact, print_facts, print_json, state
 from slipway.cli.session import DEFAULT_LIMIT, Json, Limit, Sort, Wait, group, run, show_list, show_one, usage_error
 from slipway.client import Client
@@ -72,13 +73,14 @@ def list_machines(
 
 
 @machines.command("show")
-def show_machine(machine: Name, as_json: Json = False) -> None:
-    """Show one machine: state, reason and next step, hardware, proofs.
+def show_machine(machine: Name, at: At = None, as_json: Json = False) -> None:
+    """Show one machine: state, reason and next step, hardware, proofs; with --at as it was then.
 
     \b
       slipway machines show fra1-r1-u01
+      slipway machines show fra1-r1-u01 --at 2026-11-30T10:00Z
     """
-    show_one(lambda client: client.machines.get(machine), _render, as_json=as_json)
+    show_one(lambda client: client.machines.get(machine, at=at), _render, as_json=as_json)
 
 
 def _render(machine: Machine) -> None:
@@ -107,6 +109,7 @@ def _render(machine: Machine) -> None:
             ("Sanitised", exact(machine.sanitised_at)),
             ("Validated", exact(machine.validated_at)),
             ("Operation", machine.operation_id),
+            ("As of", machine.as_of_event.told() if machine.as_of_event else None),
         ]
     )
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from slipway.cli.instants import At
 from slipway.cli.output import Column, console, exact, print_facts, print_json, print_table
 from slipway.cli.session import (
     DEFAULT_LIMIT,
@@ -18,6 +19,7 @@ from slipway.cli.session import (
     run,
     show_document,
     show_list,
+    show_one,
 )
 from slipway.models import Document, Grant, Organization, Tenant
 
@@ -80,6 +82,32 @@ def list_tenants(
     show_list(
         lambda client: client.tenants.pages(organization_id=organization), TENANT_COLUMNS, as_json=as_json, limit=limit
     )
+
+
+@tenants.command("show")
+def show_tenant(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Id of the tenant.")],
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Show one tenant; with --at as it was then.
+
+    \b
+      slipway tenants show acme-research --at 2026-11-30T10:00Z
+    """
+
+    def render(found: Tenant) -> None:
+        print_facts(
+            [
+                ("Tenant", found.id),
+                ("Name", found.name),
+                ("Organization", found.organization_id),
+                ("Quota", "none" if found.machine_quota is None else f"{found.machine_quota} machines"),
+                ("As of", found.as_of_event.told() if found.as_of_event else None),
+            ]
+        )
+
+    show_one(lambda client: client.tenants.get(tenant, at=at), render, as_json=as_json)
 
 
 @tenants.command("create")
