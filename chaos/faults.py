@@ -19,6 +19,7 @@ from chaos.world import World
 from deploy.local.layout import SITE
 
 REPEATED_MESSAGES = 40
+GROWTH_SECONDS = 30.0  # How long a stream is given to get messages that it can lose.
 BROKER_TRIES = 40
 # What the simulated site's faults file says for each target of break_machine.
 MACHINE_FAULTS: dict[str, dict[str, Any]] = {
@@ -35,6 +36,7 @@ class Faults:
     def __init__(self, world: World, journal: Journal, seed: str) -> None:
         self.world, self.journal, self.seed = world, journal, seed
         self.inflicted = 0
+        self.lost = 0  # Messages that the broker had acknowledged and was made to forget.
         self.failed: list[str] = []
 
     async def run(self, faults: list[Fault], done: Callable[[Fault], None]) -> None:
@@ -144,13 +146,24 @@ class Faults:
         async with world.hold(name):
             await world.kill(name)
             shutil.copytree(store, copy)
+        first = await self._last_sequence(fault.target)
         await asyncio.sleep(fault.seconds)
-        last = await self._last_sequence(fault.target)
+        last = await self._grown(fault.target, first + fault.more["least"])
         async with world.hold(name):
             await world.kill(name)
             shutil.rmtree(store)
             copy.rename(store)
-        return f"{last} was its last sequence, {await self._last_sequence(fault.target)} soon after"
+        self.lost += last - first
+        return f"{last - first} acknowledged messages dropped, {first + 1} to {last}"
+
+    async def _grown(self, stream: str, wanted: int) -> int:
+        """The stream's last sequence once it is `wanted` or more, or after a while all the same."""
+        deadline = asyncio.get_running_loop().time() + GROWTH_SECONDS
+        while (last := await self._last_sequence(stream)) < wanted:
+            if asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(0.2)
+        return last
 
     async def lose_commands(self, fault: Fault) -> str:
         return await self.lose_tail(fault)

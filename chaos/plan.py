@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploy.local.layout import SITE
-from libs.bus.topology import EVENT_SERVICES, site_stream
+from libs.bus.topology import EVENT_SERVICES, command_stream, event_stream, site_stream
 
 SERVICES = EVENT_SERVICES
 PROCESSES = (*SERVICES, "gateway", "satellite")
-EVENT_STREAMS = tuple(f"EVT_{service}" for service in SERVICES)
-COMMAND_STREAMS = tuple(f"CMD_{service}" for service in ("inventory", "reservation", "provisioning", "validation"))
+BUSY_SERVICES = ("inventory", "reservation", "provisioning", "validation")  # In the others' streams little happens.
+EVENT_STREAMS = tuple(event_stream(service) for service in BUSY_SERVICES)
+COMMAND_STREAMS = tuple(command_stream(service) for service in BUSY_SERVICES)
 CONSUMERS = tuple(f"{stream}/{stream[4:]}_inbox" for stream in COMMAND_STREAMS)
 SITE_STREAM = site_stream(SITE)
-BUSY_SERVICES = ("inventory", "reservation", "provisioning", "validation")
 # Together with the lag of the network, still what the satellite's rule of 30 s allows, and what it does not.
 SKEWS_SECONDS = (-90, -25, -8, 8, 25, 90)
 TOGETHER = 0.25  # How often the next fault strikes while this one lasts.
@@ -59,14 +59,23 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
             weight=4,
             choices={"how": ("before", "after"), "times": (1, 2, 4)},
         ),
-        Kind("lose_tail", "restore an older copy of a stream's store", (*EVENT_STREAMS, "EVT", "OBS"), 3, 8, weight=3),
+        Kind(
+            "lose_tail",
+            "restore an older copy of a stream's store",
+            (*EVENT_STREAMS, "EVT", "OBS"),
+            1,
+            4,
+            weight=3,
+            choices={"least": (1, 5, 20)},
+        ),
         Kind(
             "lose_commands",
             "restore an older copy of a command stream's store",
             (*COMMAND_STREAMS, SITE_STREAM),
-            3,
-            8,
+            1,
+            4,
             usual=False,
+            choices={"least": (1, 5)},
         ),
         Kind(
             "delete_consumer",

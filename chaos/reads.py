@@ -19,7 +19,7 @@ from chaos.history import Claim, DeadLetter, Event, History, Kept, Machine, Rebu
 from chaos.witness import Witness
 from chaos.world import World
 from deploy.local.layout import SERVICES
-from libs.projection.projector import open_reader
+from libs.bus.reading import open_reader
 
 SILENCE_SECONDS = 30.0
 REBUILD_SECONDS = 180.0

@@ -29,6 +29,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 1),
         "faults": dict(outcome.inflicted),
         "not_inflicted": outcome.not_inflicted,
+        "messages_dropped_by_the_broker": outcome.lost,
         "restarted_by_supervisor": outcome.restarts,
         "rules": len(RULES),
         "broken": [{"rule": b.rule, "what": b.what, "evidence": list(b.evidence)} for b in outcome.broken],

@@ -76,6 +76,7 @@ class Outcome:
     history: History | None = None
     restarts: dict[str, int] = field(default_factory=dict)
     heard: int = 0
+    lost: int = 0
 
     @property
     def ok(self) -> bool:
@@ -135,7 +136,7 @@ async def _hurt(
 
     try:
         await faults.run(list(planned), done)
-        outcome.not_inflicted = faults.failed
+        outcome.not_inflicted, outcome.lost = faults.failed, faults.lost
         await world.mend()
         await world.declare()
         await _settle(crowd, living, journal)
