@@ -26,10 +26,13 @@ from chaos.world import World
 from deploy.lab.fleet import load_fleet
 from deploy.local.layout import Ports
 from deploy.local.stack import Stack
+from libs.runtime.processes import StartError
 
 PORTS_ABOVE_LOCAL = 600
 # The last requests are asked of a system that is whole again; who is not answered by then never will be.
 SETTLE_SECONDS = 300.0
+# Half a minute on a quiet machine.
+FIRST_SECONDS = 300.0
 RACKS = ("r1", "r2", "r3")
 
 
@@ -125,7 +128,7 @@ async def _hurt(
     settings: Settings, world: World, witness: Witness, planned: Sequence[Fault], journal: Journal, outcome: Outcome
 ) -> History:
     crowd = Crowd(world.stack, settings.seed, _public_key(settings.folder), settings.tenants_each)
-    await crowd.first_machines(RACKS[0])
+    await _first_machines(crowd)
     living = asyncio.create_task(crowd.live(RACKS[1:]))
     faults = Faults(world, journal, settings.seed)
 
@@ -148,6 +151,18 @@ async def _hurt(
         with contextlib.suppress(BaseException):
             await living
         await crowd.close()
+
+
+async def _first_machines(crowd: Crowd) -> None:
+    """Before anything is hurt: a system that does not even work whole is told apart from one that is broken by faults."""
+    try:
+        async with asyncio.timeout(FIRST_SECONDS):
+            await crowd.first_machines(RACKS[0])
+    except TimeoutError:
+        raise StartError(
+            f"rack {RACKS[0]} was not enrolled within {FIRST_SECONDS:.0f} s, before any fault; see the logs below "
+            f"{crowd.stack.var / 'log'}"
+        ) from None
 
 
 async def _settle(crowd: Crowd, living: asyncio.Task[None], journal: Journal) -> None:
