@@ -17,10 +17,6 @@ from sqlalchemy import text
 from libs.bus.gate import Gate
 from libs.runtime.database import Database
 
-# At 20,000 messages a second the soft limit is five seconds of a broker's absence, at the usual rate of a fleet
-# minutes to hours. With the mean size of our messages (2 KiB) the hard limit is half a GiB of disk.
-SOFT_LIMIT = 100_000
-HARD_LIMIT = 250_000
 LOOK_SECONDS = 1.0
 NAME = "outbox"
 
@@ -31,10 +27,10 @@ LEVEL = Metric("slipway_outbox_pressure", "0: fine, 1: above the soft limit, 2: 
 
 @dataclass(frozen=True)
 class Limits:
-    """Messages waiting in the outbox."""
+    """Messages waiting in the outbox (defaults: libs/runtime/settings.py)."""
 
-    soft: int = SOFT_LIMIT
-    hard: int = HARD_LIMIT
+    soft: int
+    hard: int
 
     def level(self, waiting: int) -> int:
         """0: fine; 1: say so; 2: take nothing more."""

@@ -81,6 +81,14 @@ class Lost:
     events: int = 1
 
 
+@dataclass(frozen=True)
+class Difference:
+    """`entities` by (kind, id); `tenants`: the last number of each tenant's events."""
+
+    entities: dict[tuple[str, str], Lost]
+    tenants: dict[str, int]
+
+
 async def read_epoch(conn: AsyncConnection, service: str) -> int:
     return int(await conn.scalar(text(f"SELECT epoch FROM {service}.epoch")) or 1)
 
@@ -102,8 +110,10 @@ async def held(conn: AsyncConnection, service: str) -> Held | None:
     return Held(**row) if row is not None else None
 
 
-async def look(database: Database, js: JetStreamContext, service: str) -> Held | None:
-    """Compare database and stream; hold the service when the database is older. Raises ForeignHistory.
+async def look(database: Database, js: JetStreamContext, service: str, *, thoroughly: bool = True) -> Held | None:
+    """Compare database and stream; hold the service when the database is older.
+
+    `thoroughly`: also whether the stream's last event is ours. Raises ForeignHistory when it is not.
 
     Safe to repeat, and by several replicas: only one of them raises the epoch.
     """
@@ -119,7 +129,7 @@ async def look(database: Database, js: JetStreamContext, service: str) -> Held |
     if waiting is None and stream_last > own_last:
         await _same_history(database, js, service, own_last)
         waiting = await _hold(database, js, service, own_last, stream_last)
-    elif waiting is None and stream_last:
+    elif waiting is None and stream_last and thoroughly:
         await _same_history(database, js, service, stream_last)
     HELD.labels(service).set(0 if waiting is None else 1)
     return waiting
@@ -234,12 +244,14 @@ async def lost_events(
                 yield events
 
 
-async def difference(js: JetStreamContext, service: str, restore: Held) -> dict[tuple[str, str], Lost]:
-    """By (kind, id) of entity: what the stream knows and the restored database does not."""
-    found: dict[tuple[str, str], Lost] = {}
+async def difference(js: JetStreamContext, service: str, restore: Held) -> Difference:
+    """What the stream knows and the restored database does not. Memory grows with entities, not with events."""
+    found = Difference({}, {})
     async for page in lost_events(js, service, restore.own_last, restore.stream_last):
         for event in page:
-            _add(found, event)
+            _add(found.entities, event)
+            last = int(event.tenantsequence or 0)
+            found.tenants[event.tenant] = max(found.tenants.get(event.tenant, 0), last)
     return found
 
 
@@ -279,9 +291,9 @@ async def announce(js: JetStreamContext, service: str, epoch: int) -> None:
 
 async def accept(
     conn: AsyncConnection,
-    js: JetStreamContext,
     service: str,
     restore: Held,
+    lost: Difference,
     entities: Mapping[str, Table],
     park: ParkAll,
     *,
@@ -293,11 +305,7 @@ async def accept(
     `entities` says in which table (see `entities_of`) the entities of a kind are kept. Raises RuntimeError when
     somebody else has accepted it meanwhile.
     """
-    tenants: dict[str, int] = {}
-    async for page in lost_events(js, service, restore.own_last, restore.stream_last):
-        for event in page:
-            tenants[event.tenant] = max(tenants.get(event.tenant, 0), int(event.tenantsequence or 0))
-    for tenant, last in {**tenants, "*": restore.stream_last}.items():
+    for tenant, last in {**lost.tenants, "*": restore.stream_last}.items():
         await conn.execute(
             text(
                 f"""INSERT INTO {service}.tenant_sequence AS t (tenant, last) VALUES (:tenant, :last)
@@ -306,11 +314,11 @@ async def accept(
             {"tenant": tenant, "last": last},
         )
     raised, unknown = 0, []
-    for lost in (await difference(js, service, restore)).values():
-        done_here = await _raise_version(conn, entities.get(lost.entity), lost)
+    for each in lost.entities.values():
+        done_here = await _raise_version(conn, entities.get(each.entity), each)
         raised += done_here
         if not done_here:
-            unknown.append(f"{lost.entity} {lost.id}")
+            unknown.append(f"{each.entity} {each.id}")
     parked = await park(conn, f"{WHY} {service}")
     done: Any = await conn.execute(
         text(

@@ -164,6 +164,16 @@ def failed_answer(error: Exception) -> Answer:
     )
 
 
+def paused_answer(service: str, why: str) -> Answer:
+    """No changes just now: the outbox is full, or the database was restored. Nothing was done."""
+    return problem(
+        503,
+        "service.paused",
+        f"{service} takes no changes just now: {why}.",
+        "Send the same request with the same Idempotency-Key again later; nothing was changed.",
+    )
+
+
 async def rebuild_answer(projectors: Mapping[str, Any], call: Call) -> Answer:
     """Rebuild one projection beside the live one and say whether the digests are equal."""
     name = str(call.params.get("name", ""))

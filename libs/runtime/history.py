@@ -7,7 +7,7 @@ reads, lands messages and follows events, and neither writes nor publishes. See 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -19,16 +19,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from libs.bus import restore
 from libs.bus.context import Context
 from libs.bus.gate import Gate
-from libs.bus.restore import ForeignHistory, Held, ParkAll
+from libs.bus.restore import ForeignHistory, Held, Lost, ParkAll
 from libs.contracts.calls import Answer, Call, problem
 from libs.runtime.database import Database
 from libs.runtime.params import invalid, parse
 
-LOOK_SECONDS = 3.0
+LOOK_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 NAME = "restore"
 UNKNOWN = "whether this database and the event stream belong together is not known yet"
 PAGE = 200
+
+MakeContext = Callable[[AsyncConnection, Call], Context]
 
 log = structlog.get_logger("history")
 
@@ -71,10 +73,10 @@ class History:
             ]
         return [reason for reason in self.gates[0].reasons if reason == UNKNOWN]
 
-    async def look(self) -> None:
+    async def look(self, *, thoroughly: bool = True) -> None:
         """Look once and open or shut the gates."""
         try:
-            self.held = await restore.look(self.database, self.js, self.service)
+            self.held = await restore.look(self.database, self.js, self.service, thoroughly=thoroughly)
         except ForeignHistory as error:
             self.foreign = str(error)
             self._close(self.foreign)
@@ -104,27 +106,29 @@ class History:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                await self.look()
+                await self.look(thoroughly=self.foreign is not None)
             except Exception as error:
                 log.warning("history_unknown", service=self.service, error=repr(error))
 
     # -- what people ask ------------------------------------------------------------------------
 
-    async def show(self, conn: AsyncConnection, call: Call) -> Answer:
+    async def _held(self) -> Held | None:
+        async with self.database.transaction() as conn:
+            return await restore.held(conn, self.service)
+
+    async def show(self, call: Call) -> Answer:
         """What the stream knows and this database does not, by entity, page by page."""
         wanted = parse(_Show, call.params)
         if isinstance(wanted, Answer):
             return wanted
-        held = await restore.held(conn, self.service)
+        held = await self._held()
         body: dict[str, Any] = {"service": self.service, "epoch": self.epoch, "waiting": held is not None}
         if held is None:
             return Answer(body={**body, "items": [], "next_cursor": None})
-        lost = sorted(
-            (await restore.difference(self.js, self.service, held)).values(), key=lambda each: (each.entity, each.id)
-        )
-        after = [each for each in lost if wanted.cursor is None or f"{each.entity}:{each.id}" > wanted.cursor]
+        lost = (await restore.difference(self.js, self.service, held)).entities
+        names = sorted(f"{entity}:{id_}" for entity, id_ in lost)
+        after = [name for name in names if wanted.cursor is None or name > wanted.cursor]
         shown = after[: wanted.limit]
-        cursor = f"{shown[-1].entity}:{shown[-1].id}" if len(after) > len(shown) else None
         body |= {
             "epoch": held.epoch,
             "detected_at": held.detected_at.isoformat(),
@@ -134,17 +138,17 @@ class History:
             "lost_entities": len(lost),
             "open_sagas": held.open_sagas,
             "set_aside_messages": held.set_aside_messages,
-            "items": [{**each.__dict__, "last_time": each.last_time.isoformat()} for each in shown],
-            "next_cursor": cursor,
+            "items": [_item(lost[_pair(name)]) for name in shown],
+            "next_cursor": shown[-1] if len(after) > len(shown) else None,
         }
         return Answer(body=body)
 
-    async def accept(self, ctx: Context, call: Call, entities: Mapping[str, Table], park: ParkAll) -> Answer:
+    async def accept(self, call: Call, context: MakeContext, entities: Mapping[str, Table], park: ParkAll) -> Answer:
         """A human has seen the difference: go on. The epoch in the request says which restore they mean."""
         wanted = parse(_Accept, call.params)
         if isinstance(wanted, Answer):
             return wanted
-        held = await restore.held(ctx.conn, self.service)
+        held = await self._held()
         if held is None:
             return problem(
                 409,
@@ -154,8 +158,21 @@ class History:
             )
         if held.epoch != wanted.epoch:
             return invalid([{"field": "epoch", "message": f"the restore that waits is of epoch {held.epoch}"}])
-        done = await restore.accept(
-            ctx.conn, self.js, self.service, held, entities, park, actor=call.actor, reason=wanted.reason
-        )
+        lost = await restore.difference(self.js, self.service, held)
+        async with self.database.transaction() as conn:
+            ctx = context(conn, call)
+            said = {"actor": call.actor, "reason": wanted.reason}
+            done = await restore.accept(ctx.conn, self.service, held, lost, entities, park, **said)
+            await ctx.flush()
+        await self.look()
         shown = {**done.__dict__, "not_found": done.not_found[:PAGE], "not_found_count": len(done.not_found)}
         return Answer(body={"service": self.service, **shown})
+
+
+def _pair(name: str) -> tuple[str, str]:
+    entity, _, id_ = name.partition(":")
+    return entity, id_
+
+
+def _item(lost: Lost) -> dict[str, Any]:
+    return {**lost.__dict__, "last_time": lost.last_time.isoformat()}

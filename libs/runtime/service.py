@@ -12,60 +12,69 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
-import nats
 import structlog
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter
 from pydantic import ValidationError
-from sqlalchemy import MetaData, text
+from sqlalchemy import MetaData, Table, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.admission import known_class
+from libs.bus.archive import Archive
 from libs.bus.context import CommandHandlers, Context, ObservationHandlers
 from libs.bus.errors import UnknownMessage
+from libs.bus.gate import Gate
 from libs.bus.inbox import Inbox, Received
 from libs.bus.outbox import Outbox
+from libs.bus.pressure import Limits, Pressure
+from libs.bus.refill import LostCommands
+from libs.bus.restore import entities_of
+from libs.bus.retention import Policy, Retention
+from libs.bus.tables import bus_tables
 from libs.bus.topology import command_stream
 from libs.contracts.calls import Answer, Call
 from libs.contracts.envelope import SYSTEM_ACTOR, Envelope
 from libs.contracts.message import Message
 from libs.contracts.replies import REPLY_TYPE, refused
 from libs.projection import Projection, Projector
+from libs.runtime.answering import Answering
+from libs.runtime.broker import RECONNECT_SECONDS, connect
 from libs.runtime.calls import (
     CallHandler,
     CallHandlers,
     QueryHandler,
     QueryHandlers,
-    decode_call,
     failed_answer,
     idempotent,
     operation_calls,
     operation_queries,
+    paused_answer,
     rebuild_answer,
 )
 from libs.runtime.database import Database
 from libs.runtime.dead_letter_calls import dead_letter_calls, dead_letter_queries
 from libs.runtime.health import Health
+from libs.runtime.history import History
 from libs.runtime.logs import set_up_logging
 from libs.runtime.migrations import migrate
 from libs.runtime.settings import ServiceSettings
 from libs.runtime.tasks import TaskSet
 from libs.saga.dsl import Saga
 from libs.saga.engine import OperationEvents, SagaEngine
+from libs.saga.parking import park_all
 
-CALLS_AT_ONCE = 8
-RECONNECT_SECONDS = 0.5
+# What the shell answers itself, beside handlers.
+SHELL_CALLS = ("projections", "rebuild_projection", "restore", "accept_restore")
 TIMER_IDLE_SECONDS = 0.5  # Timers are limits of seconds and more; half a second late is early enough.
 
 log = structlog.get_logger("service")
-CALLS = Histogram("slipway_call_seconds", "Time to answer a request of the gateway", ["service", "name", "status"])
 PERIODIC_FAILED = Counter("slipway_periodic_failures_total", "Periodic tasks that failed", ["service", "task"])
 
 
@@ -93,6 +102,7 @@ class Service:
     queries: QueryHandlers = field(default_factory=dict)
     calls: CallHandlers = field(default_factory=dict)
     periodic: Sequence[Periodic] = ()
+    entities: Mapping[str, Table] = field(default_factory=dict)  # Tables that are not named as their kind (restore.py).
     on_start: Callable[[App], Awaitable[None]] | None = None
 
 
@@ -112,7 +122,16 @@ class App:
         self.outbox: Outbox | None = None
         self.inbox: Inbox | None = None
         self.projectors: dict[str, Projector] = {}
-        self.epoch = 1
+        # What keeps this process from writing, and from publishing; both are open until something is known against it.
+        self.writes, self.relays = Gate(), Gate()
+        limits = Limits(self.settings.outbox_soft_limit, self.settings.outbox_hard_limit)
+        self.pressure = Pressure(service.name, database, self.writes, limits)
+        self.history: History | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Rises when the database was restored; every message carries it."""
+        return self.history.epoch if self.history is not None else 1
 
     @asynccontextmanager
     async def transaction(self, actor: str = SYSTEM_ACTOR, correlation_id: str = "") -> AsyncIterator[Context]:
@@ -187,18 +206,15 @@ class App:
         """A write of the gateway."""
         if call.name == "rebuild_projection":
             return await rebuild_answer(self.projectors, call)
+        if call.name == "accept_restore" and self.history is not None:
+            return await self._accept_restore(self.history, call)
+        if self.writes.reasons:
+            return paused_answer(self.service.name, self.writes.reasons[0])
         handler = self.all_calls().get(call.name)
         if handler is None:
             return failed_answer(LookupError(call.name))
         async with self.database.transaction() as conn:
-            ctx = Context(
-                conn,
-                self.service.name,
-                actor=call.actor,
-                correlation_id=call.correlation_id,
-                epoch=self.epoch,
-                sagas=self.engine,
-            )
+            ctx = self._call_context(conn, call)
             answer = await idempotent(ctx, call, handler)
             if answer.status >= 400:
                 # A refusal writes nothing, whatever the handler had begun.
@@ -208,10 +224,33 @@ class App:
         self.wake()
         return answer
 
+    def _call_context(self, conn: AsyncConnection, call: Call) -> Context:
+        return Context(
+            conn,
+            self.service.name,
+            actor=call.actor,
+            correlation_id=call.correlation_id,
+            epoch=self.epoch,
+            sagas=self.engine,
+        )
+
+    async def _accept_restore(self, history: History, call: Call) -> Answer:
+        """Go on after a restore; the sagas that ran are parked."""
+        tables = entities_of(self.service.metadata, bus_tables(self.service.name).saga, self.service.entities)
+
+        async def park(conn: AsyncConnection, why: str) -> int:
+            return await park_all(self.engine, conn, self._context, why) if self.engine is not None else 0
+
+        answer = await history.accept(call, self._call_context, tables, park)
+        self.wake()
+        return answer
+
     async def run_query(self, call: Call) -> Answer:
         """A read of the gateway."""
         if call.name == "projections":
             return Answer(body={"items": await self._projections(), "next_cursor": None})
+        if call.name == "restore" and self.history is not None:
+            return await self.history.show(call)
         handler = self.all_queries().get(call.name)
         if handler is None:
             return failed_answer(LookupError(call.name))
@@ -255,6 +294,9 @@ class App:
         """What is missing right now; empty when ready."""
         if self.nats is None or not self.nats.is_connected:
             yield "not connected to NATS"
+        if self.history is not None:
+            yield from self.history.problems()
+        yield from self.pressure.problems()
         for name, projector in self.projectors.items():
             for stream, caught_up in projector.caught_up.items():
                 if not caught_up:
@@ -270,27 +312,59 @@ class App:
             projection.name: Projector(self.service.name, projection, self.database, js, self.holder)
             for projection in self.service.projections
         }
-        if self.service.on_start is not None:
-            await self.service.on_start(self)
+        self.outbox.gate, self.outbox.archive = self.relays, Archive(self.service.name, self.nats)
+        self.history = History(self.service.name, self.database, js, self.writes, self.relays)
+        await self.history.look_until_known()
+        held = bool(self.relays.reasons)
+        if not held:
+            await self._begin()
         async with TaskSet() as tasks:
-            for task in self._tasks(js):
+            for task in self._always():
                 tasks.add(task)
-            await self._serve_calls()
+            tasks.add(self._act(js, begin=held))
+            names = {*self.all_queries(), *self.all_calls(), *SHELL_CALLS}
+            await Answering(self.service.name, self.run_query, self.run_call, names).begin(self.nats)
             await tasks.first_end()
 
-    def _tasks(self, js: JetStreamContext) -> Iterable[Any]:
-        assert self.outbox is not None and self.inbox is not None
-        yield self.outbox.run()
+    async def _begin(self) -> None:
+        if self.service.on_start is not None:
+            await self.service.on_start(self)
+
+    async def _act(self, js: JetStreamContext, *, begin: bool) -> None:
+        """Everything that writes or publishes; after a restore it waits here for a human."""
+        if begin:
+            await self.relays.wait()
+            await self._begin()
+        async with TaskSet() as tasks:
+            for task in self._acting(js):
+                tasks.add(task)
+            await tasks.first_end()
+
+    def _always(self) -> Iterable[Any]:
+        """What changes nothing but our copies of what others said."""
+        assert self.inbox is not None and self.history is not None
+        yield self.history.watch()
+        yield self.pressure.watch()
         yield self.inbox.measure_forever()
         yield self.inbox.land_forever(command_stream(self.service.name))
         yield self.inbox.land_forever("OBS")
-        for _ in range(self.settings.inbox_workers):
-            yield self._work_inbox()
         if self.engine is not None:
-            yield self._fire_timers()
             yield self.engine.measure_forever(self.database)
         for projector in self.projectors.values():
             yield projector.run()
+
+    def _acting(self, js: JetStreamContext) -> Iterable[Any]:
+        assert self.outbox is not None and self.nats is not None
+        name, settings = self.service.name, self.settings
+        keep, memory = timedelta(days=settings.outbox_keep_days), timedelta(days=settings.inbox_memory_days)
+        policy = Policy(events=keep, commands=keep, memory=memory)
+        yield self.outbox.run()
+        yield Retention(name, self.database, Archive(name, self.nats), self.holder, policy).run()
+        yield LostCommands(name, self.database, js, self.holder).run()
+        for _ in range(settings.inbox_workers):
+            yield self._work_inbox()
+        if self.engine is not None:
+            yield self._fire_timers()
         for periodic in self.service.periodic:
             yield self._run_periodic(periodic)
 
@@ -299,6 +373,7 @@ class App:
         inbox = self.inbox
         while True:
             worked = 0
+            await self.writes.wait()
             inbox.clear()
             try:
                 worked = await inbox.work_once()
@@ -314,6 +389,7 @@ class App:
         assert self.engine is not None
         while True:
             fired = 0
+            await self.writes.wait()
             try:
                 async with self.database.transaction() as conn:
                     fired = await self.engine.fire_due_timers(conn, self._context)
@@ -326,73 +402,13 @@ class App:
 
     async def _run_periodic(self, periodic: Periodic) -> None:
         while True:
+            await self.writes.wait()
             try:
                 await periodic.run(self)
             except Exception as error:
                 PERIODIC_FAILED.labels(self.service.name, periodic.name).inc()
                 log.warning("periodic_failed", task=periodic.name, error=repr(error), exc_info=error)
             await asyncio.sleep(periodic.every_seconds)
-
-    async def _serve_calls(self) -> None:
-        assert self.nats is not None
-        at_once = asyncio.Semaphore(CALLS_AT_ONCE)
-        answering: set[asyncio.Task[None]] = set()
-
-        async def take(message: Msg) -> None:
-            await at_once.acquire()
-            task = asyncio.create_task(self._answer(message))
-            answering.add(task)
-            task.add_done_callback(answering.discard)
-            task.add_done_callback(lambda _: at_once.release())
-
-        name = self.service.name
-        await self.nats.subscribe(f"qry.{name}.*", queue=name, cb=take)
-        await self.nats.subscribe(f"call.{name}.*", queue=name, cb=take)
-        # The gateway may ask from now on; a request sent before this was in place has no responder and is told so.
-        await self.nats.flush()
-
-    async def _answer(self, message: Msg) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        call = decode_call(message.data)
-        name = message.subject.rpartition(".")[2]
-        if isinstance(call, Answer):
-            answer = call
-        else:
-            with structlog.contextvars.bound_contextvars(correlation_id=call.correlation_id):
-                try:
-                    is_query = message.subject.startswith("qry.")
-                    answer = await (self.run_query(call) if is_query else self.run_call(call))
-                except Exception as error:
-                    log.error("call_failed", name=name, error=repr(error), exc_info=error)
-                    answer = failed_answer(error)
-        CALLS.labels(self.service.name, name, str(answer.status)).observe(loop.time() - began)
-        with contextlib.suppress(Exception):
-            await message.respond(answer.model_dump_json().encode())
-
-
-async def connect(settings: ServiceSettings, name: str) -> Client:
-    """Connect to NATS and keep reconnecting for ever; wait for the first connection."""
-
-    async def on_error(error: Exception) -> None:
-        log.warning("nats_error", error=repr(error))
-
-    options: dict[str, Any] = {}
-    if settings.nats_user:
-        options |= {"user": settings.nats_user, "password": settings.nats_password.get_secret_value()}
-    while True:
-        try:
-            return await nats.connect(
-                settings.nats_url,
-                name=name,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=RECONNECT_SECONDS,
-                error_cb=on_error,
-                **options,
-            )
-        except Exception as error:
-            log.warning("nats_unavailable", url=settings.nats_url, error=repr(error))
-            await asyncio.sleep(RECONNECT_SECONDS * 2)
 
 
 async def run_service(service: Service) -> None:

@@ -7,6 +7,11 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+# At 20,000 messages a second the soft limit is five seconds of a broker's absence, at the usual rate of a fleet
+# minutes to hours. With the mean size of our messages (2 KiB) the hard limit is half a GiB of disk.
+OUTBOX_SOFT_LIMIT = 100_000
+OUTBOX_HARD_LIMIT = 250_000
+
 
 class ProcessSettings(BaseSettings):
     """What every process needs."""
@@ -29,3 +34,13 @@ class ServiceSettings(ProcessSettings):
     database_url: SecretStr = SecretStr("")
     owner_database_url: SecretStr = SecretStr("")
     inbox_workers: int = Field(default=1, ge=1, le=16)
+    outbox_soft_limit: int = Field(
+        default=OUTBOX_SOFT_LIMIT, ge=1, description="Messages waiting before it is not ready"
+    )
+    outbox_hard_limit: int = Field(
+        default=OUTBOX_HARD_LIMIT, ge=2, description="Messages waiting before work is refused"
+    )
+    outbox_keep_days: float = Field(default=7, ge=0, description="Acknowledged messages stay so long")
+    inbox_memory_days: float = Field(
+        default=14, ge=8, description="Handled messages are known so long; more than a stream keeps (7 days)"
+    )

@@ -1,0 +1,40 @@
+"""The connection to NATS: made once the server answers, made again for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import nats
+import structlog
+from nats.aio.client import Client
+
+from libs.runtime.settings import ServiceSettings
+
+RECONNECT_SECONDS = 0.5
+
+log = structlog.get_logger("broker")
+
+
+async def connect(settings: ServiceSettings, name: str) -> Client:
+    """Connect to NATS and keep reconnecting for ever; wait for the first connection."""
+
+    async def on_error(error: Exception) -> None:
+        log.warning("nats_error", error=repr(error))
+
+    options: dict[str, Any] = {}
+    if settings.nats_user:
+        options |= {"user": settings.nats_user, "password": settings.nats_password.get_secret_value()}
+    while True:
+        try:
+            return await nats.connect(
+                settings.nats_url,
+                name=name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RECONNECT_SECONDS,
+                error_cb=on_error,
+                **options,
+            )
+        except Exception as error:
+            log.warning("nats_unavailable", url=settings.nats_url, error=repr(error))
+            await asyncio.sleep(RECONNECT_SECONDS * 2)
