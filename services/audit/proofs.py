@@ -78,8 +78,7 @@ async def _end(conn: AsyncConnection, service: str) -> dict[str, Any]:
 
 async def _walk(conn: AsyncConnection, wanted: ChainPage) -> dict[str, Any]:
     until = store.MAX_SEQUENCE if wanted.until is None else wanted.until
-    rows = await store.chain(conn, wanted.service, wanted.after, until, wanted.limit)
-    more = len(rows) == wanted.limit
+    rows, more = await store.chain(conn, wanted.service, wanted.after, until, wanted.limit)
     # What was removed behind the page's last event belongs to the next page.
     reach = rows[-1]["sequence"] if more else until
     removals = await store.removals_within(conn, wanted.service, wanted.after, reach)

@@ -331,15 +331,18 @@ async def exported(
     return list((await conn.execute(statement.order_by(*_order).limit(limit))).mappings())
 
 
-async def chain(conn: AsyncConnection, service: str, after: int, until: int, limit: int) -> list[Mapping[Any, Any]]:
-    """Whole rows of a service in order, after a sequence and up to another."""
-    statement = (
-        sa.select(event)
-        .where(event.c.service == service, event.c.sequence > after, event.c.sequence <= until)
-        .order_by(event.c.sequence, event.c.time)
-        .limit(limit)
-    )
-    return list((await conn.execute(statement)).mappings())
+async def chain(
+    conn: AsyncConnection, service: str, after: int, until: int, limit: int
+) -> tuple[list[Mapping[Any, Any]], bool]:
+    """Whole rows of a service in order, in (after, until]; and whether there may be more. A number is never split."""
+    mine = sa.select(event).where(event.c.service == service).order_by(event.c.sequence, event.c.time)
+    page = mine.where(event.c.sequence > after, event.c.sequence <= until).limit(limit)
+    rows = list((await conn.execute(page)).mappings())
+    if len(rows) < limit:
+        return rows, False
+    last = rows[-1]["sequence"]
+    same = (await conn.execute(mine.where(event.c.sequence == last))).mappings()
+    return [*(row for row in rows if row["sequence"] < last), *same], True
 
 
 async def count_between(conn: AsyncConnection, service: str, after: int) -> int:
