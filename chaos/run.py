@@ -154,7 +154,7 @@ async def _hurt(
 
 
 async def _first_machines(crowd: Crowd) -> None:
-    """Before anything is hurt: a system that does not even work whole is told apart from one that is broken by faults."""
+    """Before anything is hurt, so that a system that never worked is told apart from one that faults broke."""
     try:
         async with asyncio.timeout(FIRST_SECONDS):
             await crowd.first_machines(RACKS[0])
