@@ -18,6 +18,7 @@ CHECKS: tuple[tuple[str, Sequence[str]], ...] = (
     ("types", (str(BIN / "mypy"), *TYPED)),
     ("imports", (str(BIN / "lint-imports"), "--no-logo")),
     ("generated files", (sys.executable, "-m", "tools.generate", "--check")),
+    ("compatibility", (sys.executable, "-m", "tools.check_compatibility")),
     ("unit tests", (sys.executable, "-m", "pytest", "-q", "-x", "tests/unit/libs", "tests/architecture")),
 )
 
