@@ -19,7 +19,8 @@ import nats.js.errors
 import structlog
 from nats.js import JetStreamContext
 from prometheus_client import Gauge
-from sqlalchemy import Integer, MetaData, Table, cast, func, text
+from sqlalchemy import MetaData, Table, Text, cast, func, text
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.admission import EPOCH_TYPE
@@ -333,16 +334,17 @@ async def accept(
 
 
 async def _raise_version(conn: AsyncConnection, table: Table | None, lost: Lost) -> int:
-    """The entity's next event must be newer for everybody than the last one that they saw."""
+    """The entity's next event must be newer for everybody than the last one that they saw. Returns 0 without a row."""
     if table is None:
         return 0
     key = next(iter(table.primary_key.columns))
-    values: dict[str, Any] = {"version": lost.last_version}
+    version = func.greatest(table.c.version, lost.last_version)
+    values: dict[str, Any] = {"version": version}
     if "facts" in table.c:
         # The entity as one document has its version inside, too.
-        values["facts"] = func.jsonb_set(table.c.facts, ["version"], func.to_jsonb(cast(lost.last_version, Integer)))
-    statement = table.update().where(key == lost.id, table.c.version < lost.last_version).values(values)
-    result: Any = await conn.execute(statement)
+        path = cast(["version"], ARRAY(Text))
+        values["facts"] = func.jsonb_set(table.c.facts, path, func.to_jsonb(version))
+    result: Any = await conn.execute(table.update().where(key == lost.id).values(values))
     return int(result.rowcount)
 
 

@@ -112,6 +112,7 @@ def toy_service(nats_url: str, database_url: str) -> Service:
         metadata=metadata,
         settings=settings,
         commands={EnrolMachine: count},
+        entities={"rack": counter},
         sagas=(toy_saga,),
         operation_events=(InventoryOperationStarted, InventoryOperationProgressed, InventoryOperationFinished),
         projections=(Projection("mirror", ("inventory",), (mirror,), apply_mirror),),
