@@ -31,7 +31,14 @@ from deploy.lab.oidc.accounts import ACCOUNTS
 from deploy.lab.oidc.provider import new_clients, new_signing_key, write_secret
 from deploy.local import people
 from deploy.local.layout import SERVICES, SITE
-from deploy.local.nats_servers import SITE_PUBLISH, SITE_SUBSCRIBE, TEMPLATES, secret
+from deploy.local.nats_servers import (
+    SITE_PUBLISH,
+    SITE_SUBSCRIBE,
+    TEMPLATES,
+    secret,
+    subscribers_issuer,
+    subscribers_seed,
+)
 from deploy.local.preparation import DATABASE
 from libs.runtime.migrations import owner_role, running_role
 
@@ -43,7 +50,7 @@ def main() -> None:
     broker_files()
     sign_in_files()
     for service in SERVICES:
-        environment(service, {**bus_environment(), **database_environment(service)})
+        environment(service, {**bus_environment(), **database_environment(service), **_more(service)})
     environment("gateway", bus_environment())
     environment(
         "satellite",
@@ -69,6 +76,16 @@ def private(path: Path, content: str) -> None:
     draft.replace(path)
 
 
+def _more(service: str) -> dict[str, str]:
+    """Secrets that one service alone has."""
+    if service != "subscription":
+        return {}
+    return {
+        "SLIPWAY_SUBSCRIBERS_ISSUER_SEED": subscribers_seed(OWN),
+        "SLIPWAY_WEBHOOK_KEY": secret(OWN, "webhooks"),
+    }
+
+
 def bus_environment() -> dict[str, str]:
     return {"SLIPWAY_NATS_USER": "services", "SLIPWAY_NATS_PASSWORD": secret(OWN, "nats-services")}
 
@@ -91,6 +108,7 @@ def broker_files() -> None:
         sys_password=secret(OWN, "nats-sys"),
         services_password=secret(OWN, "nats-services"),
         site_password=site_password,
+        subscribers_issuer=subscribers_issuer(OWN),
         site_publish=json.dumps([subject.format(site=SITE) for subject in SITE_PUBLISH]),
         site_subscribe=json.dumps([subject.format(site=SITE) for subject in SITE_SUBSCRIBE]),
     )

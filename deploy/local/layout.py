@@ -11,7 +11,7 @@ DEFAULT_PORT_BASE = 24100
 # From 32768 on Linux gives ports to outgoing connections; a server there finds its port taken now and then.
 HIGHEST_BASE = 32000
 SITE = "fra1"
-SERVICES = ("identity", "inventory", "reservation", "provisioning", "validation", "cost", "audit")
+SERVICES = ("identity", "inventory", "reservation", "provisioning", "validation", "cost", "audit", "subscription")
 
 
 @dataclass(frozen=True)

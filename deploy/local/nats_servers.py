@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from string import Template
+
+import nkeys
 
 from deploy.local.layout import REPOSITORY, SITE, Ports
 from libs.runtime.embedded import EmbeddedNats, kept_secret
@@ -40,6 +43,25 @@ def secret(var: Path, name: str) -> str:
     return kept_secret(var / "secrets" / f"{name}.password")
 
 
+def subscribers_seed(var: Path) -> str:
+    """The key by which the subscription service vouches for subscribers, made once: a NATS account seed."""
+    path = var / "secrets" / "nats-subscribers.seed"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = path.with_suffix(".draft")
+        draft.touch(mode=0o600)
+        draft.write_bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_ACCOUNT))
+        draft.replace(path)
+    return path.read_text().strip()
+
+
+def subscribers_issuer(var: Path) -> str:
+    """The public half, which the broker's configuration names."""
+    pair = nkeys.from_seed(bytearray(subscribers_seed(var).encode()))
+    public: bytes = pair.public_key
+    return public.decode()
+
+
 def _subjects(patterns: tuple[str, ...], site: str) -> str:
     return json.dumps([pattern.format(site=site) for pattern in patterns])
 
@@ -56,6 +78,7 @@ def hub(var: Path, ports: Ports) -> EmbeddedNats:
         sys_password=secret(var, "nats-sys"),
         services_password=secret(var, "nats-services"),
         site_password=secret(var, f"nats-site-{SITE}"),
+        subscribers_issuer=subscribers_issuer(var),
         site_publish=_subjects(SITE_PUBLISH, SITE),
         site_subscribe=_subjects(SITE_SUBSCRIBE, SITE),
     )

@@ -166,6 +166,14 @@ class Stack:
                 environment |= {"SLIPWAY_NETBOX_POLL_SECONDS": "3"}
             case "identity":
                 environment["SLIPWAY_BOOTSTRAP_GRANTS"] = str((self.var / "config" / "grants.yaml").resolve())
+            case "subscription":
+                environment |= {
+                    "SLIPWAY_SUBSCRIBERS_ISSUER_SEED": nats_servers.subscribers_seed(self.var),
+                    "SLIPWAY_WEBHOOK_KEY": nats_servers.secret(self.var, "webhooks"),
+                    # Receivers of a local deployment run on this machine.
+                    "SLIPWAY_WEBHOOK_PLAIN_HTTP": "true",
+                    "SLIPWAY_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
+                }
             case "cost":
                 environment["SLIPWAY_BOOTSTRAP_PRICES"] = str((self.var / "config" / "prices.yaml").resolve())
         return self._process(name, environment)

@@ -19,7 +19,7 @@ log = structlog.get_logger("topology")
 TOPOLOGY_FILE = Path(__file__).resolve().parents[2] / "deploy" / "nats" / "topology.yaml"
 DUPLICATE_WINDOW_SECONDS = 120
 ACK_WAIT_SECONDS = 30
-EVENT_SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit")
+EVENT_SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit", "subscription")
 
 
 def event_stream(service: str) -> str:

@@ -10,6 +10,7 @@ from libs.contracts import (
     replies,
     reservation,
     site,
+    subscription,
     validation,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "replies",
     "reservation",
     "site",
+    "subscription",
     "validation",
 ]

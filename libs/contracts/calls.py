@@ -35,6 +35,8 @@ class Call(Message):
 class Answer(Message):
     """What the owner says. `status` is an HTTP status; `body` the document, or a problem when status ≥ 400.
 
+    `once` names members of the body that are said this once and not kept for a repeat (a password): there they are null.
+
     A problem body has: code, message, next_step, and optionally errors: [{field, message}].
     """
 
@@ -42,6 +44,7 @@ class Answer(Message):
     body: Any = None
     etag: str | None = None
     location: str | None = None
+    once: tuple[str, ...] = ()
 
 
 class Page(Message):

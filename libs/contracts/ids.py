@@ -19,6 +19,7 @@ OWNER_CODES = {
     "cost": "cst",
     "identity": "idn",
     "audit": "aud",
+    "subscription": "sub",
     "gateway": "gwy",
 }
 OWNERS = {code: service for service, code in OWNER_CODES.items()}

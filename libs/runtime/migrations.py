@@ -29,7 +29,16 @@ KEEPING_TABLES = (
     "projection_rebuild",
     "replay",
 )
-STATEFUL_SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit")
+STATEFUL_SERVICES = (
+    "inventory",
+    "reservation",
+    "provisioning",
+    "validation",
+    "cost",
+    "identity",
+    "audit",
+    "subscription",
+)
 
 
 def owner_role(service: str) -> str:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from libs.contracts.identity import GrantFacts
 from libs.contracts.inventory import DeviceTypeFacts, MachineFacts, ProfileFacts, RackFacts, SiteFacts
 from libs.contracts.reservation import ClaimFacts
+from libs.contracts.subscription import SubscriberFacts
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -104,6 +105,34 @@ class Rebuilt(_Open):
 
 class DeadLetter(_Open):
     id: str
+
+
+class SubscriberDocument(SubscriberFacts):
+    """A subscriber, and what was measured at `measured_at`. `lost_before`: events before it were never taken."""
+
+    behind: int | None = Field(None, description="Events it has not taken")
+    unacknowledged: int | None = None
+    redelivered: int | None = None
+    acknowledged_through: int | None = None
+    lost_before: int | None = None
+    last_seen_at: datetime | None = None
+    acknowledged_at: datetime | None = None
+    measured_at: datetime | None = None
+
+
+class Credentials(BaseModel):
+    """All that a NATS client needs. Shown once: whoever has it reads the subscriber's events."""
+
+    server: str
+    user: str
+    password: str
+    stream: str
+    consumer: str
+    inbox_prefix: str
+
+
+class SubscriberMade(SubscriberFacts):
+    credentials: Credentials | None = Field(None, description="Null when the request is a repeat: rotate for new ones")
 
 
 class EventDocument(_Open):

@@ -6,7 +6,7 @@ fields are refused, so that a misspelt one is never silently ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -22,6 +22,8 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterVali
 Line = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterValidator(one_line)]
 Title = Annotated[str, StringConstraints(min_length=1, max_length=400), AfterValidator(display_name)]
 Prose = Annotated[str, StringConstraints(max_length=2000, strip_whitespace=True)]
+Subject = Annotated[str, StringConstraints(min_length=1, max_length=400), AfterValidator(one_line)]
+Begin = Literal["now", "start"] | AwareDatetime
 PUBLIC_KEY_FORM = "an OpenSSH public key line such as 'ssh-ed25519 AAAA… name'"
 _KEY_KINDS = "ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)|sk-(?:ssh-ed25519|ecdsa-sha2-nistp256)@openssh\\.com"
 
@@ -173,6 +175,26 @@ class SetPrice(Body):
     )
     currency: str = Field(pattern=r"^[A-Z]{3}$", description="an ISO 4217 code such as EUR")
     valid_from: AwareDatetime | None = None
+
+
+class CreateSubscriber(Body):
+    """A durable consumer. Without `subjects`: everything that its tenant may see. The password is answered once."""
+
+    model_config = example(name="billing-export", subjects=["evt.*.acme-research.cost.>"])
+    name: Slug = Field(description=f"Name of the subscriber, unique in its tenant: {SLUG_FORM}")
+    tenant: Slug | None = Field(None, description=f"Whose events: {SLUG_FORM}; operators: of all when left out")
+    subjects: list[Subject] = Field(default_factory=list, max_length=8, description="evt.<site>.<tenant>.<service>.…")
+    begin: Begin | None = Field(None, description="`now` (default), `start` of what is kept, or an instant")
+    max_ack_pending: int = Field(500, ge=1, le=5000, strict=True, description="1: strictly one after the other")
+    max_waiting: int = Field(8, ge=1, le=64, strict=True, description="Open requests for events")
+    ack_wait_seconds: int = Field(30, ge=1, le=3600, strict=True, description="Then an event is given again")
+
+
+class Rotate(Body):
+    """Replace credentials or secrets; without a grace the old ones end at once."""
+
+    model_config = example(grace_seconds=3600)
+    grace_seconds: int = Field(0, ge=0, le=604_800, strict=True, description="So long the old ones are good, too")
 
 
 class CreateOrganization(Body):

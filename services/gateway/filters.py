@@ -24,7 +24,9 @@ MAX_PAGE = 200
 Value = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(one_line)]
 
 
-EventService = Literal["inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit"]
+EventService = Literal[
+    "inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit", "subscription"
+]
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
@@ -165,6 +167,12 @@ class EventQuery(ListQuery):
     tenant: list[Value] = many()
     from_: AwareDatetime | None = Field(None, alias="from", description="From this instant on")
     to: AwareDatetime | None = Field(None, description="Before this instant")
+
+
+class SubscriberQuery(ListQuery):
+    name: list[Value] = many()
+    state: list[Value] = many()
+    tenant: list[Value] = many()
 
 
 class StreamQuery(Query):

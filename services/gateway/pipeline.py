@@ -47,7 +47,7 @@ async def serve(gate: Gate, route: Route, request: Request) -> Response:
     access = await gate.access.access(principal, correlation_id)
     request.state.actor = access.actor
     touchable = tenants_touchable(access, gate.door, route.need)
-    params = await _params(route, request, access)
+    params = await _params(gate.door, route, request, access)
     owner, name = _asked(route, params)
     call = Call(
         name=name,
@@ -82,7 +82,7 @@ async def sign_in(gate: Gate, request: Request) -> Principal:
         ) from None
 
 
-async def _params(route: Route, request: Request, access: Access) -> dict[str, Any]:
+async def _params(door: Door, route: Route, request: Request, access: Access) -> dict[str, Any]:
     params: dict[str, Any] = {
         **request_parts.query_values(request, route.query),
         **request_parts.path_values(request),
@@ -90,13 +90,13 @@ async def _params(route: Route, request: Request, access: Access) -> dict[str, A
     if route.writes:
         params |= await request_parts.body_values(request, route.body)
     match route.fill:
-        case Fill.TENANT:
+        case Fill.TENANT if door is Door.TENANT:
             params["tenant"] = choose_tenant(access, params.get("tenant"))
         case Fill.ISSUER:
             params.setdefault("issuer", access.issuer)
         case Fill.CALLER:
             params |= {"issuer": access.issuer, "subject": access.subject}
-        case Fill.NOTHING:
+        case Fill.TENANT | Fill.NOTHING:
             pass
     return params
 

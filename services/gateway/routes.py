@@ -21,6 +21,7 @@ from libs.contracts.inventory import DeviceTypeFacts, MachineFacts, ProfileFacts
 from libs.contracts.operations import OperationFacts
 from libs.contracts.provisioning import ClusterFacts, ImageFacts, NodeFacts, TemplateFacts
 from libs.contracts.reservation import ClaimFacts, ReservationFacts
+from libs.contracts.subscription import SubscriberFacts
 from libs.contracts.validation import FindingFacts, RunFacts
 from services.gateway import answers, bodies, filters
 from services.gateway.answers import Document, Page, Started
@@ -51,7 +52,7 @@ class Fill(StrEnum):
     """What the gateway knows better than the body says, and adds to the parameters."""
 
     NOTHING = "nothing"
-    TENANT = "tenant"  # The caller's only tenant, when the body names none.
+    TENANT = "tenant"  # At the tenant door: the caller's only tenant, when the body names none.
     ISSUER = "issuer"  # The installation's identity provider, when the body names none.
     CALLER = "caller"  # The issuer and subject of the caller.
 
@@ -239,6 +240,12 @@ ROUTES: tuple[Route, ...] = (
     read(O, "/audit/holds", "audit.list_holds", Page[HoldFacts], "List legal holds", filters.HoldQuery),
     write(O, "POST", "/audit/holds", "audit.place_hold", HoldFacts, "Place a legal hold: what matches is not removed, however old", bodies.PlaceHold, 201),
     write(O, "POST", "/audit/holds/{id}/release", "audit.release_hold", HoldFacts, "Release a legal hold", bodies.Reason),
+
+    read(BOTH, "/subscribers", "subscription.list_subscribers", Page[answers.SubscriberDocument], "List subscribers, how far behind each is and when it was last seen", filters.SubscriberQuery),
+    read(BOTH, "/subscribers/{id}", "subscription.get_subscriber", answers.SubscriberDocument, "Show a subscriber, by id or name"),
+    write(BOTH, "POST", "/subscribers", "subscription.create_subscriber", answers.SubscriberMade, "Make a subscriber: a durable consumer of events, and credentials for it alone", bodies.CreateSubscriber, 201, fill=Fill.TENANT),
+    write(BOTH, "POST", "/subscribers/{id}/rotate", "subscription.rotate_subscriber", answers.SubscriberMade, "Replace a subscriber's credentials", bodies.Rotate),
+    write(BOTH, "DELETE", "/subscribers/{id}", "subscription.delete_subscriber", SubscriberFacts, "Delete a subscriber and its place in the stream", guarded=True),
 
     read(O, "/projections", f"{Owner.OF_SERVICE}.projections", Document, "List a service's projections", filters.ServiceQuery),
     write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection from its stream and compare", patience_seconds=120),

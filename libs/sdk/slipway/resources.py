@@ -19,6 +19,7 @@ from slipway.collection import Collection, segment
 from slipway.doors import BOTH, OPERATOR_ONLY, Door, Filter
 from slipway.errors import ApiError, Unavailable
 from slipway.models import D, Document, Page
+from slipway.subscriptions import Subscriber, Subscribers
 from slipway.transport import Transport
 
 WATCH_EVERY_SECONDS = 0.5
@@ -378,6 +379,10 @@ class Resources:
     @cached_property
     def audit(self) -> Audit:
         return Audit(self.transport, "/audit", Document)
+
+    @cached_property
+    def subscribers(self) -> Subscribers:
+        return Subscribers(self.transport, "/subscribers", Subscriber)
 
     async def costs(self, by: str, *, door: Door | None = None, **filters: Filter) -> Any:
         """Usage and cost summed up `by` hour, day, cluster or tenant."""

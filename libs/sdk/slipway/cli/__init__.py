@@ -22,6 +22,7 @@ from slipway.cli import (
     people,
     restore,
     signing_in,
+    subscribers,
     upkeep,
 )
 from slipway.cli.exits import EXIT_CODES_HELP, Exit
@@ -69,6 +70,7 @@ for noun in (
     *money.GROUPS,
     *people.GROUPS,
     *history.GROUPS,
+    *subscribers.GROUPS,
     *auditing.GROUPS,
     *upkeep.GROUPS,
     *dead_letters.GROUPS,

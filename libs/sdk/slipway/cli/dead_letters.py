@@ -20,7 +20,7 @@ from slipway.models import Document
 dead_letters = group("dead-letters", "Messages that a service could not handle. (operators)")
 GROUPS = (dead_letters,)
 
-SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit")
+SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit", "subscription")
 Service = Annotated[str, typer.Argument(help=f"One of {', '.join(SERVICES)}.")]
 Letter = Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter.")]
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; kept in the letter's history.")]

@@ -17,7 +17,7 @@ sources = group("sources", "Sources of truth: how old is what we know? (operator
 projections = group("projections", "Copies built from events: list, rebuild and compare. (operators)")
 GROUPS = (sources, projections)
 
-SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit")
+SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit", "subscription")
 SOURCE_COLUMNS = (
     Column[Document]("SOURCE", lambda d: str(d.raw.get("name", ""))),
     Column[Document](

@@ -1,0 +1,1 @@
+"""What this service reaches besides its database and its bus."""
