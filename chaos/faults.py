@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import subprocess
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import nats.errors
@@ -13,10 +16,12 @@ import nats.js.errors
 from nats.js import JetStreamContext
 
 from chaos import brokers, wire
+from chaos.driver import Person
+from chaos.history import Restore
 from chaos.journal import Journal
 from chaos.plan import Fault
 from chaos.world import World
-from deploy.local.layout import SITE
+from deploy.local.layout import SERVICES, SITE
 
 REPEATED_MESSAGES = 40
 GROWTH_SECONDS = 30.0  # How long a stream is given to get messages that it can lose.
@@ -33,8 +38,9 @@ MACHINE_FAULTS: dict[str, dict[str, Any]] = {
 class Faults:
     """The faults of one run on one world."""
 
-    def __init__(self, world: World, journal: Journal, seed: str) -> None:
-        self.world, self.journal, self.seed = world, journal, seed
+    def __init__(self, world: World, journal: Journal, seed: str, operator: Person) -> None:
+        self.world, self.journal, self.seed, self.operator = world, journal, seed, operator
+        self.restores: list[Restore] = []
         self.inflicted = 0
         self.lost = 0  # Messages that the broker had acknowledged and was made to forget.
         self.failed: list[str] = []
@@ -89,6 +95,47 @@ class Faults:
                 await self.world.start(fault.target)
                 await asyncio.sleep(fault.seconds)
                 await self.world.kill(fault.target)
+
+    async def restore_database(self, fault: Fault) -> str:
+        """Put PostgreSQL back to a copy of some seconds ago, as the runbook says: with every service stopped.
+
+        Then an operator looks at the difference and accepts it, service by service.
+        """
+        world = self.world
+        data = world.stack.postgres.data
+        copy = data.with_name("postgres.older")
+        async with world.hold("postgres"):
+            await world.kill("postgres")
+            taken_at = datetime.now(UTC)
+            await asyncio.to_thread(_copy_exactly, data, copy)
+        await asyncio.sleep(fault.seconds)
+        async with world.hold("postgres", *SERVICES):
+            await asyncio.gather(*(world.kill(name) for name in ("postgres", *SERVICES)))
+            shutil.rmtree(data)
+            copy.rename(data)
+        goes_on_after = {}
+        for service in SERVICES:
+            last = await self._accept(service)
+            if last is not None:
+                goes_on_after[service] = last
+        restore = Restore(taken_at=taken_at, accepted_at=datetime.now(UTC), goes_on_after=goes_on_after)
+        self.restores.append(restore)
+        return f"accepted by an operator after {goes_on_after}"
+
+    async def _accept(self, service: str) -> int | None:
+        """Accept what the service's database lacks; None when it lacks nothing."""
+        path = f"/services/{service}/restore"
+        while True:  # It is ready, or says that it waits; until then it does not know yet.
+            ready = await asyncio.to_thread(self.world.process(service).ready)
+            shown = await self.operator.read(path)
+            if shown and shown["waiting"]:
+                break
+            if ready:
+                return None
+            await asyncio.sleep(0.5)
+        body = {"epoch": shown["epoch"], "reason": "a backup was restored by the fault harness"}
+        accepted = await self.operator.ask("POST", f"{path}/accept", body)
+        return int(accepted["goes_on_after"]) if accepted else None
 
     # -- links ----------------------------------------------------------------------------------
 
@@ -233,3 +280,9 @@ class Faults:
                 if tries == BROKER_TRIES:
                     raise
                 await asyncio.sleep(0.5)
+
+
+def _copy_exactly(source: Path, target: Path) -> None:
+    """With owners, which PostgreSQL insists on and shutil does not keep."""
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)

@@ -98,10 +98,21 @@ class Saga(Record):
 
 
 class DeadLetter(Record):
+    """`cause`: one of libs/contracts/causes.py."""
+
     service: str
     message_id: str
     subject: str
     error: str
+    cause: str = ""
+
+
+class Restore(Record):
+    """The database was put back to an older copy. `goes_on_after`: by service, the last number before it went on."""
+
+    taken_at: datetime
+    accepted_at: datetime
+    goes_on_after: dict[str, int] = {}
 
 
 class Claim(Record):
@@ -149,6 +160,7 @@ class History(Record):
     claims: tuple[Claim, ...] = ()
     machines: tuple[Machine, ...] = ()
     rebuilt: tuple[Rebuilt, ...] = ()
+    restores: tuple[Restore, ...] = ()
 
     def write(self, path: Path) -> None:
         path.write_text(self.model_dump_json(indent=1) + "\n")

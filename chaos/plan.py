@@ -98,6 +98,7 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
             weight=3,
             choices={"machine": tuple(machines)},
         ),
+        Kind("restore_database", "put PostgreSQL back to an older backup", ("postgres",), 5, 15, weight=1, usual=False),
         Kind("kill_all", "kill -9 every process at once", ("everything",), 0, 1, weight=1),
     )
     return {kind.name: kind for kind in found}

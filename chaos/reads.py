@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,21 @@ from nats.js import JetStreamContext
 
 from chaos import wire
 from chaos.driver import Crowd, Person
-from chaos.history import Claim, DeadLetter, Event, History, Kept, Machine, Rebuilt, Saga, SiteAct
+from chaos.history import Claim, DeadLetter, Event, History, Kept, Machine, Rebuilt, Restore, Saga, SiteAct
 from chaos.witness import Witness
 from chaos.world import World
 from deploy.local.layout import SERVICES
 from libs.bus.reading import open_reader
+from libs.bus.tables import DEAD
 
 SILENCE_SECONDS = 30.0
 REBUILD_SECONDS = 180.0
 AUDITED = tuple(service for service in SERVICES if service != "audit")
 
 
-async def read_end(world: World, crowd: Crowd, witness: Witness, *, at_rest: bool) -> History:
+async def read_end(
+    world: World, crowd: Crowd, witness: Witness, *, at_rest: bool, restores: Sequence[Restore] = ()
+) -> History:
     """The whole history of the run; the system runs and nothing hurts it any more."""
     rebuilt = await rebuild_all(crowd.person("operator", "operator-end"))
     operations = await operation_states(crowd)
@@ -55,6 +58,7 @@ async def read_end(world: World, crowd: Crowd, witness: Witness, *, at_rest: boo
             claims=tuple(Claim(**row) for row in await db.fetch("SELECT id, machine_id, state FROM reservation.claim")),
             machines=await _machines(db),
             rebuilt=rebuilt,
+            restores=tuple(restores),
         )
 
 
@@ -148,8 +152,11 @@ async def _sagas(db: asyncpg.Connection, service: str) -> list[Saga]:
 
 
 async def _dead_letters(db: asyncpg.Connection, service: str) -> list[DeadLetter]:
-    rows = await db.fetch(f"SELECT message_id, subject, error FROM {service}.inbox WHERE state = 3 ORDER BY id")
-    return [DeadLetter(service=service, **{**row, "error": row["error"] or ""}) for row in rows]
+    rows = await db.fetch(
+        f"""SELECT message_id, subject, coalesce(error, '') AS error, coalesce(cause, '') AS cause
+        FROM {service}.inbox WHERE state = {DEAD} ORDER BY id"""
+    )
+    return [DeadLetter(service=service, **row) for row in rows]
 
 
 async def _machines(db: asyncpg.Connection) -> tuple[Machine, ...]:

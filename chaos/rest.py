@@ -15,6 +15,7 @@ import nats.js.errors
 from chaos import wire
 from chaos.world import World
 from deploy.local.layout import SERVICES
+from libs.bus.tables import PENDING
 
 LOOK_SECONDS = 1.0
 # The longest that anything waits before it goes on by itself: sourcing of a site's stream after a broker's restart
@@ -61,7 +62,7 @@ async def look(world: World) -> Rest:
 async def _counts(db: asyncpg.Connection, service: str) -> dict[str, Any]:
     row = await db.fetchrow(
         f"""SELECT (SELECT count(*) FROM {service}.outbox WHERE published_at IS NULL) AS unpublished,
-            (SELECT count(*) FROM {service}.inbox WHERE state = 0) AS unworked,
+            (SELECT count(*) FROM {service}.inbox WHERE state = {PENDING}) AS unworked,
             (SELECT count(*) FROM {service}.saga WHERE phase IN ('running', 'undoing')) AS open_sagas,
             (SELECT coalesce(sum(version), 0) FROM {service}.saga) AS saga_versions,
             (SELECT coalesce(sum(attempts), 0) FROM {service}.inbox) AS attempts"""

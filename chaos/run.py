@@ -130,7 +130,7 @@ async def _hurt(
     crowd = Crowd(world.stack, settings.seed, _public_key(settings.folder), settings.tenants_each)
     await _first_machines(crowd)
     living = asyncio.create_task(crowd.live(RACKS[1:]))
-    faults = Faults(world, journal, settings.seed)
+    faults = Faults(world, journal, settings.seed, crowd.person("operator", "operator-faults"))
 
     def done(fault: Fault) -> None:
         outcome.inflicted[fault.kind] += 1
@@ -145,7 +145,7 @@ async def _hurt(
         await _settle(crowd, living, journal)
         await _calm_down(world)
         at_rest = await come_to_rest(world, lambda line: journal.note("rest", line))
-        return await read_end(world, crowd, witness, at_rest=at_rest)
+        return await read_end(world, crowd, witness, at_rest=at_rest, restores=faults.restores)
     finally:
         living.cancel()
         with contextlib.suppress(BaseException):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from chaos.history import (
     Poll,
     Rebuilt,
     Request,
+    Restore,
     Saga,
     SiteAct,
 )
@@ -304,6 +305,31 @@ def test_a_kept_history_is_judged_as_the_recorded_one(tmp_path: Path) -> None:
     bad.write(tmp_path / "history.json")
     again = History.read(tmp_path / "history.json")
     assert again == bad and judge(again) == judge(bad) != []
+
+
+def test_what_a_restored_database_has_forgotten_is_no_breach_and_what_came_later_is() -> None:
+    restore = Restore(taken_at=NOON, accepted_at=NOON + timedelta(minutes=1), goes_on_after={"reservation": 1})
+    before, after = request("k1", accepted("op-1")), request("k2", accepted("op-2"))
+    after = after.model_copy(update={"sent_at": NOON + timedelta(minutes=2)})
+    set_aside = DeadLetter(service="cost", message_id="x", subject="s", error="e", cause="stale_epoch")
+    found = judge(
+        History(
+            seed="s",
+            requests=(before, after),
+            restores=(restore,),
+            dead_letters=(set_aside, set_aside.model_copy(update={"cause": "handler_failed"})),
+            streams=streams(
+                claims(1, ("c1", "m1", "HELD")),
+                claims(2, ("c2", "m1", "HELD")),
+                claims(3, ("c3", "m1", "HELD")),
+            ),
+        )
+    )
+    assert sorted((broken.rule, broken.what) for broken in found) == [
+        ("a_machine_has_one_live_claim", "machine m1 has the live claims c2 and c3"),
+        ("an_accepted_request_has_one_outcome", "op-2 was accepted and is not there"),
+        ("no_dead_letter_is_unexplained", "cost could not handle s: e"),
+    ]
 
 
 def test_a_rule_that_is_broken_everywhere_shows_the_first_places() -> None:
