@@ -323,6 +323,7 @@ def test_what_a_restored_database_has_forgotten_is_no_breach_and_what_came_later
                 claims(2, ("c2", "m1", "HELD")),
                 claims(3, ("c3", "m1", "HELD")),
             ),
+            everything=tuple(("reservation", number, f"reservation-{number}") for number in (1, 2, 3)),
         )
     )
     assert sorted((broken.rule, broken.what) for broken in found) == [
