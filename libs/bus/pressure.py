@@ -43,6 +43,7 @@ class Pressure:
     def __init__(self, service: str, database: Database, writes: Gate, limits: Limits) -> None:
         self.service, self.database, self.writes, self.limits = service, database, writes, limits
         self.waiting = 0
+        self._worked = 0
 
     def problems(self) -> list[str]:
         """For readiness: why this service should get no more work just now."""
@@ -51,6 +52,12 @@ class Pressure:
             return []
         more = "; nothing more is accepted until it has drained" if level == 2 else ""
         return [f"{self.waiting} messages wait in the outbox (limit {self.limits.soft}): is the broker away?{more}"]
+
+    async def worked(self, count: int) -> None:
+        """So many messages were handled: look at once when what they may have written could lead past the limit."""
+        self._worked += count
+        if self._worked * 10 >= self.limits.hard - self.limits.soft:
+            await self.look()
 
     async def watch(self) -> None:
         """Look for ever."""
@@ -71,7 +78,7 @@ class Pressure:
                 ),
                 {"most": self.limits.hard},
             )
-        self.waiting = int(counted or 0)
+        self.waiting, self._worked = int(counted or 0), 0
         level = self.limits.level(self.waiting)
         WAITING.labels(self.service).set(self.waiting)
         LEVEL.labels(self.service).set(level)

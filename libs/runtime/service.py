@@ -26,7 +26,6 @@ from pydantic import ValidationError
 from sqlalchemy import MetaData, Table, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from libs.bus.admission import known_class
 from libs.bus.archive import Archive
 from libs.bus.context import CommandHandlers, Context, ObservationHandlers
 from libs.bus.errors import UnknownMessage
@@ -43,6 +42,8 @@ from libs.contracts.calls import Answer, Call
 from libs.contracts.envelope import SYSTEM_ACTOR, Envelope
 from libs.contracts.message import Message
 from libs.contracts.replies import REPLY_TYPE, refused
+from libs.contracts.upcasters import UPCASTERS
+from libs.contracts.versions import NewerMessage, known_class, todays
 from libs.projection import Projection, Projector
 from libs.runtime.answering import Answering
 from libs.runtime.broker import RECONNECT_SECONDS, connect
@@ -184,13 +185,19 @@ class App:
         await self._context(conn, None, outgoing).flush()
 
     async def _handle_one(self, ctx: Context, envelope: Envelope) -> None:
-        """One command or observation: parse, handle, answer."""
-        cls: type[Message] | None = known_class(envelope)
+        """One command or observation, as its newest version says it: parse, handle, answer."""
+        try:
+            read = todays(envelope)
+        except NewerMessage as error:
+            raise UnknownMessage(str(error)) from error
+        if read is None:
+            return  # Another version beside it says the same.
+        cls: type[Message] | None = known_class(read)
         if cls is not None and cls in self.service.observations:
-            await self.service.observations[cls](ctx, cls.model_validate(envelope.data))
+            await self.service.observations[cls](ctx, cls.model_validate(read.data))
         elif cls is not None and cls in self.service.commands:
             try:
-                command = cls.model_validate(envelope.data)
+                command = cls.model_validate(read.data)
             except ValidationError as error:
                 first = error.errors()[0]
                 where = ".".join(map(str, first["loc"]))
@@ -377,6 +384,7 @@ class App:
             inbox.clear()
             try:
                 worked = await inbox.work_once()
+                await self.pressure.worked(worked)
             except Exception as error:
                 log.warning("inbox_failed", error=repr(error))
                 await asyncio.sleep(RECONNECT_SECONDS)
@@ -414,6 +422,7 @@ class App:
 async def run_service(service: Service) -> None:
     """Migrate if we may, then run with health endpoints until SIGTERM or SIGINT."""
     settings = service.settings
+    UPCASTERS.check()
     if settings.owner_database_url.get_secret_value():
         applied = await migrate(settings.owner_database_url.get_secret_value(), service.name)
         log.info("migrated", applied=applied)

@@ -27,6 +27,7 @@ service = Service(
     queries=QUERIES,
     calls=CALLS,
     on_start=apply_bootstrap_file,
+    entities={"grant": store.role_grant},
     settings=Settings(),
 )
 

@@ -68,6 +68,7 @@ def inventory(settings: InventorySettings | None = None) -> Service:
             Periodic("revalidate_old", 60.0, periodic.revalidate_old),
         ),
         on_start=start,
+        entities={"source": store.source_table},
     )
 
 

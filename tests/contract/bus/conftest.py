@@ -43,9 +43,9 @@ class Bench:
         return toy_service(self.nats_url, self.database_url)
 
     @asynccontextmanager
-    async def running(self, holder: str = "one") -> AsyncIterator[App]:
+    async def running(self, holder: str = "one", service: Service | None = None) -> AsyncIterator[App]:
         """The toy service, running; cancelled at the end as a crash would (nothing is given back)."""
-        service = self.service()
+        service = service or self.service()
         database = Database(self.database_url, application_name=holder)
         app = App(service, database)
         app.holder = holder

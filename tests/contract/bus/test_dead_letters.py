@@ -6,9 +6,9 @@ from typing import Any
 
 import nats
 import nats.errors
-from sqlalchemy import select
+from sqlalchemy import case, select
 
-from libs.bus.inbox import MAX_ATTEMPTS
+from libs.bus.inbox import MAX_ATTEMPTS, MAX_UNKNOWN_ATTEMPTS
 from libs.bus.tables import DONE, DROPPED, bus_tables
 from libs.contracts.calls import Answer, Call
 from libs.contracts.envelope import decode, new_message_id, now_utc
@@ -38,7 +38,8 @@ async def all_retries_are_due(app: App) -> None:
     """Back-off would take minutes: what has failed once has one attempt left, and it is due."""
     async with app.database.transaction() as conn:
         failed_once = INBOX.update().where(INBOX.c.state == 0, INBOX.c.attempts > 0)
-        await conn.execute(failed_once.values(due_at=now_utc(), attempts=MAX_ATTEMPTS - 1))
+        last = case((INBOX.c.error.like("UnknownMessage%"), MAX_UNKNOWN_ATTEMPTS), else_=MAX_ATTEMPTS) - 1
+        await conn.execute(failed_once.values(due_at=now_utc(), attempts=last))
 
 
 async def dead_are(app: App, count: int) -> bool:
