@@ -25,7 +25,7 @@ def selected() -> sa.Subquery:
             _release.c.released_by,
             _release.c.released_at,
             _release.c.reason.label("release_reason"),
-            sa.case((_release.c.hold_id.is_(None), "true"), else_="false").label("in_force"),
+            _release.c.hold_id.is_(None).label("in_force"),
         )
         .outerjoin(_release, _release.c.hold_id == _hold.c.id)
         .subquery("hold")

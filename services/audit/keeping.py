@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from slipway.proof import chained
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -110,7 +111,7 @@ async def _append(
     follows_in: str | None = None,
 ) -> None:
     """Chain the run to what is before it. `follows_in`: the service, when something may come after the run."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     place, digest = before
     for event in run:
         text = canonical(event)

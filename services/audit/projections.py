@@ -66,5 +66,7 @@ async def apply_events(conn: AsyncConnection, events: Sequence[Envelope]) -> Non
 
 
 # The streams that there are: a service that is added is kept without anybody thinking of it here.
-EVENTS = Projection("events", streams=EVENT_SERVICES, tables=(store.event, store.operation), apply=apply_events)
+EVENTS = Projection(
+    "events", streams=EVENT_SERVICES, tables=(store.event, store.operation), apply=apply_events, as_sent=True
+)
 PROJECTIONS = (EVENTS,)

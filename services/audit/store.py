@@ -337,7 +337,7 @@ async def chain(
     """Whole rows of a service in order, in (after, until]; and whether there may be more. A number is never split."""
     mine = sa.select(event).where(event.c.service == service).order_by(event.c.sequence, event.c.time)
     page = mine.where(event.c.sequence > after, event.c.sequence <= until).limit(limit)
-    rows = list((await conn.execute(page)).mappings())
+    rows: list[Mapping[Any, Any]] = list((await conn.execute(page)).mappings())
     if len(rows) < limit:
         return rows, False
     last = rows[-1]["sequence"]

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,64 +13,21 @@ from typing import Any
 import asyncpg
 import nats
 import pytest
-from pydantic import SecretStr
 
 from libs.bus.topology import apply_hub, load_topology
-from libs.contracts.calls import Call
-from libs.contracts.envelope import Envelope, new_message_id
+from libs.contracts.envelope import Envelope
 from libs.contracts.provisioning import ClusterFacts, ClusterState, NodeStarted, NodeStopped
-from libs.runtime.database import Database
 from libs.runtime.embedded import EmbeddedPostgres
-from libs.runtime.migrations import migrate, role_statements
-from libs.runtime.service import App, Service
 from libs.testing.kit import make_event
 from libs.testing.servers import nats_hub
 from services.audit.app import service as audit
 from services.cost.app import service as cost
 from services.identity.app import service as identity
 from tests.conftest import eventually
+from tests.contract.audit.parts import asked, database_of, running
 from tools import recompute_cost
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-PASSWORD = "0" * 16
-
-
-async def database_of(postgres: EmbeddedPostgres, service: str) -> str:
-    """A database of the service alone, migrated by its owner; the url is its running role's."""
-    name = f"books_{service}"
-    admin = await asyncpg.connect(postgres.url())
-    await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-    await admin.execute(f"CREATE DATABASE {name}")
-    await admin.close()
-    conn = await asyncpg.connect(postgres.url(name))
-    for statement in role_statements(service, PASSWORD, PASSWORD, name):
-        await conn.execute(statement)
-    await conn.close()
-    address = f"127.0.0.1:{postgres.port}/{name}"
-    await migrate(f"postgresql://slipway_{service}_owner:{PASSWORD}@{address}", service)
-    return f"postgresql://slipway_{service}:{PASSWORD}@{address}"
-
-
-@asynccontextmanager
-async def running(service: Service, url: str, nats_url: str) -> AsyncIterator[App]:
-    settings = service.settings.model_copy(update={"nats_url": nats_url, "database_url": SecretStr(url)})
-    database = Database(url, application_name=service.name)
-    app = App(replace(service, settings=settings), database)
-    task = asyncio.ensure_future(app.run())
-    try:
-        yield app
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await task
-        if app.nats is not None:
-            with contextlib.suppress(Exception):
-                await app.nats.close()
-        await database.close()
-
-
-def asked(name: str, params: dict[str, Any] | None = None) -> Call:
-    return Call(name=name, actor="user:test", correlation_id=new_message_id(), params=params or {})
 
 
 def node_event(cls: type[NodeStarted] | type[NodeStopped], machine: str, hours: int, number: int) -> Envelope:

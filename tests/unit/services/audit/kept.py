@@ -15,6 +15,7 @@ from services.audit.app import make_service
 from services.audit.settings import Settings
 from services.audit.signing import make_key
 
+YEAR = 365
 LONG_AGO = datetime(2021, 5, 1, 12, tzinfo=UTC)
 
 
@@ -91,3 +92,21 @@ async def problems(kit: ServiceKit, service: str = "inventory", **params: Any) -
         state = {"after": page["sequence"], "digest": page["digest"]}
         if not page["more"]:
             return found
+
+
+async def in_force(kit: ServiceKit, keep_days: int | None = YEAR) -> None:
+    """A policy, a day after it was set."""
+    assert (await kit.call("set_retention", {"keep_days": keep_days, "reason": "the books"})).status == 200
+    await as_owner(kit, "UPDATE audit.retention_policy SET in_force_at = set_at - interval '1 second'")
+
+
+async def run(kit: ServiceKit) -> dict[str, int]:
+    """A whole round of retention."""
+    total, cursor = {"removed": 0, "held": 0}, None
+    while True:
+        answer = await kit.call("run_retention", {"cursor": cursor} if cursor else {})
+        assert answer.status == 200, answer.body
+        total = {name: total[name] + answer.body[name] for name in total}
+        cursor = answer.body["next_cursor"]
+        if cursor is None:
+            return total

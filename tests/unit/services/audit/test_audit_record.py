@@ -80,7 +80,14 @@ EVENT_TYPES = sorted(cls.message_type.type for cls in registry().values() if cls
 
 @pytest.mark.parametrize("type_", EVENT_TYPES)
 def test_every_type_has_a_line_even_when_its_data_is_nonsense(type_: str) -> None:
-    for data in ({}, {"machine": None}, {"operation": {"steps": [1]}}, {"cluster": []}, {"run": 7}):
+    nonsense: tuple[dict[str, Any], ...] = (
+        {},
+        {"machine": None},
+        {"operation": {"steps": [1]}},
+        {"cluster": []},
+        {"run": 7},
+    )
+    for data in nonsense:
         line = summarize(type_, "x1", data)
         assert "x1" in line and len(line) <= MAX_CHARACTERS
 
