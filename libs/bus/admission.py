@@ -15,8 +15,9 @@ from functools import lru_cache
 
 from libs.contracts.causes import Cause
 from libs.contracts.envelope import MAX_MESSAGE_BYTES, BadMessage, Envelope, decode
-from libs.contracts.message import Message, message_class
+from libs.contracts.message import Message
 from libs.contracts.replies import REPLY_TYPE
+from libs.contracts.versions import known_class
 
 # Services' clocks may differ by this much before their messages are refused; satellites stop at 30 s (hub_clock.py).
 FUTURE_TOLERANCE = timedelta(minutes=5)
@@ -92,15 +93,3 @@ def subject_fits(subject: str, envelope: Envelope) -> bool:
 @lru_cache(maxsize=4096)
 def _subject(cls: type[Message], site: str, tenant: str) -> str:
     return cls.message_type.subject(site=site, tenant=tenant)
-
-
-def parse_version(envelope: Envelope) -> int:
-    """The version of the message's schema, from `dataschema` (…v1.json); 1 when absent."""
-    schema = envelope.dataschema or ""
-    tail = schema.removesuffix(".json").rpartition(".v")[2]
-    return int(tail) if tail.isdigit() and len(tail) < 10 else 1
-
-
-def known_class(envelope: Envelope) -> type[Message] | None:
-    """The message's model in this version of the code."""
-    return message_class(envelope.type, parse_version(envelope))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -72,13 +73,30 @@ class Context:
         entity_version: int,
         site: str = NONE_TOKEN,
         tenant: str = NONE_TOKEN,
+        older: Message | None = None,
     ) -> str:
-        """Publish a fact when the transaction commits. Returns its id."""
+        """Publish a fact when the transaction commits. Returns its id.
+
+        `older`: the same fact in the version before, published beside it for as long as somebody reads that version.
+        """
+        if older is not None:
+            pair = (event.message_type, older.message_type)
+            if pair[0].type != pair[1].type or pair[1].version >= pair[0].version:
+                raise TypeError(f"{type(older).__name__} is no older version of {type(event).__name__}")
+        put = partial(self._put_event, entity_id=entity_id, entity_version=entity_version, site=site, tenant=tenant)
+        made = put(event, beside=older.message_type.version if older is not None else None)
+        if older is not None:
+            put(older, beside=event.message_type.version)
+        return made
+
+    def _put_event(
+        self, event: Message, *, entity_id: str, entity_version: int, site: str, tenant: str, beside: int | None
+    ) -> str:
         kind = event.message_type
         if kind.kind is not Kind.EVENT or kind.group != self.service:
             raise TypeError(f"{self.service} can't emit {kind.type}: only its owner emits an entity's events")
         subject = kind.subject(site=site, tenant=tenant)
-        return self._put(event, subject, entity_id, entity_version, site, tenant, is_event=True)
+        return self._put(event, subject, entity_id, entity_version, site, tenant, is_event=True, beside=beside)
 
     def send(
         self,
@@ -158,6 +176,7 @@ class Context:
         command_id: str | None = None,
         reply_to: str | None = None,
         deadline: datetime | None = None,
+        beside: int | None = None,
     ) -> str:
         kind = message.message_type
         message_id = command_id or new_message_id()
@@ -184,6 +203,8 @@ class Context:
             envelope["replyto"] = reply_to
         if deadline is not None:
             envelope["deadline"] = deadline
+        if beside is not None:
+            envelope["besideversion"] = beside
         self.outgoing.append(outbox_row(message_id, subject, tenant, envelope, is_event=is_event))
         return message_id
 

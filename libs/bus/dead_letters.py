@@ -16,7 +16,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from libs.bus.admission import known_class, parse_version
 from libs.bus.context import outbox_row
 from libs.bus.tables import DEAD, DROPPED, PENDING, bus_tables
 from libs.contracts.causes import Cause
@@ -31,6 +30,7 @@ from libs.contracts.envelope import (
     now_utc,
 )
 from libs.contracts.replies import REPLY_TYPE, Reply
+from libs.contracts.versions import known_class, parse_version
 
 MAX_WAITING_SHOWN = 20
 MAX_SHOWN_BYTES = 100 * 1024  # Far below what a message may have, for JSON may grow by escaping.

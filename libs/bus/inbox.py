@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.admission import EPOCH_TYPE, Known, Refused, admit
 from libs.bus.dead_letters import id_of, letter_row
-from libs.bus.errors import Transient, cause_of
+from libs.bus.errors import Transient, UnknownMessage, cause_of
 from libs.bus.memory import note_epochs, read_known
 from libs.bus.pull import Puller, client_of
 from libs.bus.tables import DEAD, DONE, PENDING, bus_tables
@@ -37,6 +37,9 @@ LAND_BATCH = 500
 WORK_BATCH = 100
 IDLE_SECONDS = 1.0  # What lands here wakes the worker; this is for retries that come due and for other replicas.
 MAX_ATTEMPTS = 8  # With the back-off below: about four minutes before a message is set aside for a human.
+# While versions are rolled out, each attempt finds an old replica or a new one, which knows the message. Sixteen
+# attempts are some eleven minutes, and all but never made by old ones alone.
+MAX_UNKNOWN_ATTEMPTS = 16
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0
 
@@ -243,7 +246,8 @@ class Inbox:
             if row is None:
                 return
             attempts = row[0] + 1
-            dead = attempts >= MAX_ATTEMPTS and not isinstance(error, Transient)
+            most = MAX_UNKNOWN_ATTEMPTS if isinstance(error, UnknownMessage) else MAX_ATTEMPTS
+            dead = attempts >= most and not isinstance(error, Transient)
             wait = min(FIRST_BACKOFF_SECONDS * 2 ** min(attempts - 1, 12), LONGEST_BACKOFF_SECONDS)
             await conn.execute(
                 text(

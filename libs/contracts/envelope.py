@@ -57,6 +57,7 @@ class Envelope(BaseModel):
     epoch: Annotated[Counter, Field(ge=1)] = 1
     replyto: str | None = None
     deadline: AwareDatetime | None = None
+    besideversion: Annotated[Counter | None, Field(ge=1)] = None  # The same fact is told in this version, too.
     data: dict[str, Any]
 
     def encode(self) -> bytes:

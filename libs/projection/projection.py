@@ -24,12 +24,17 @@ DIGEST_FETCH = 1000
 
 @dataclass(frozen=True)
 class Projection:
-    """`streams` names services (their EVT_ streams); `tables` are this projection's alone."""
+    """`streams` names services (their EVT_ streams); `tables` are this projection's alone.
+
+    `apply` gets each event as its newest version says it, and once when it is published in two; `as_sent`: every one as
+    it was sent.
+    """
 
     name: str
     streams: tuple[str, ...]
     tables: tuple[Table, ...]
     apply: Apply
+    as_sent: bool = False
 
 
 async def upsert_newer(

@@ -8,6 +8,7 @@ has lost its tail: its publisher will bring it back at the same sequences, and w
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from libs.bus.lease import Lease
 from libs.bus.reading import open_reader
 from libs.bus.topology import event_stream
 from libs.contracts.envelope import BadMessage, Envelope, decode
+from libs.contracts.versions import NewerMessage, todays
 from libs.projection.projection import Projection, digest
 from libs.runtime.database import Database
 from libs.runtime.tasks import TaskSet
@@ -80,6 +82,10 @@ class Projector:
                     position = await self._position(conn, stream)
                 if held:
                     await self._follow(stream, position)
+            except NewerMessage as error:
+                # A replica of the newer release goes on; without one, the projection waits here and shows as lagging.
+                log.warning("projector_stands_back", projection=self.projection.name, stream=stream, error=str(error))
+                await self._stand_back()
             except Exception as error:
                 log.warning(
                     "projector_failed",
@@ -100,12 +106,15 @@ class Projector:
                     # An ephemeral consumer does not deliver twice: what a broken connection swallowed is read anew.
                     raise RuntimeError(f"messages after {position} were lost on the way; reading again")
                 first = first and not messages
-                events = readable(messages, position)
+                events, newer = self._understood(readable(messages, position))
+                messages = before(messages, newer)
                 async with self.database.transaction() as conn:
                     if await self.lease.take(conn) is None:
                         return
                     if messages:
                         position = await self._apply(conn, stream, position, events, messages)
+                if newer is not None:
+                    todays(newer)  # Raises NewerMessage.
                 self.caught_up[stream] = not messages or messages[-1].metadata.num_pending == 0
                 self._measure(stream, position, messages)
 
@@ -121,10 +130,32 @@ class Projector:
         if events and missing > 0:
             GAPS.labels(self.service, self.projection.name, stream).inc(missing)
         if events:
-            await self.projection.apply(conn, events)
+            await self.projection.apply(conn, self._to_apply(events))
             APPLIED.labels(self.service, self.projection.name).inc(len(events))
         await set_position(conn, self.service, self.projection.name, stream, last)
         return last
+
+    def _understood(self, events: list[Envelope]) -> tuple[list[Envelope], Envelope | None]:
+        """The events up to the first that only a newer release reads, and that one."""
+        if self.projection.as_sent:
+            return events, None
+        for index, event in enumerate(events):
+            try:
+                todays(event)
+            except NewerMessage:
+                return events[:index], event
+        return events, None
+
+    def _to_apply(self, events: Sequence[Envelope]) -> Sequence[Envelope]:
+        if self.projection.as_sent:
+            return events
+        return [read for event in events if (read := todays(event)) is not None]
+
+    async def _stand_back(self) -> None:
+        """Let another replica have the lease, and leave it the time to take it."""
+        async with self.database.transaction() as conn:
+            await self.lease.give_back(conn)
+        await asyncio.sleep(LEASE_SECONDS)
 
     async def _position(self, conn: AsyncConnection, stream: str, *, lock: bool = False) -> int:
         return await get_position(conn, self.service, self.projection.name, stream, lock=lock)
@@ -170,7 +201,7 @@ class Projector:
                 events = readable(messages, position)
                 async with self.database.engine.connect() as conn:
                     mapped = await conn.execution_options(**shadow)
-                    await self.projection.apply(mapped, events)
+                    await self.projection.apply(mapped, self._to_apply(events))
                     await mapped.commit()
                 position = messages[-1].metadata.sequence.stream
                 applied += len(events)
@@ -185,6 +216,20 @@ def skips(messages: Sequence[Any], position: int) -> bool:
             return True
         position = max(position, sequence)
     return False
+
+
+def before(messages: Sequence[Any], event: Envelope | None) -> list[Any]:
+    """The messages before the one that carries `event`; all of them when it is None."""
+    if event is None:
+        return list(messages)
+    return list(itertools.takewhile(lambda message: decode_id(message.data) != event.id, messages))
+
+
+def decode_id(payload: bytes) -> str | None:
+    try:
+        return decode(payload).id
+    except BadMessage:
+        return None
 
 
 def readable(messages: Sequence[Any], after: int) -> list[Envelope]:
