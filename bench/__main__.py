@@ -18,6 +18,7 @@ import orjson
 import structlog
 
 import bench.events
+import bench.relay
 import bench.reservation_hold
 import bench.sagas
 import bench.system
@@ -27,7 +28,8 @@ RESULTS = Path(__file__).parent / "results" / "latest.json"
 Measure = Callable[[Path], Awaitable[Sequence[Row]]]
 # In the table's order. What is measured together runs together.
 MEASURES: tuple[tuple[tuple[str, ...], Measure], ...] = (
-    (("events.end_to_end", "events.end_to_end_inbox"), bench.events.measure),
+    (("events.end_to_end", "events.end_to_end_inbox", "events.one_by_one"), bench.events.measure),
+    (("relay.vs_bare", "consume.per_process", "consume.per_process_inbox"), bench.relay.measure),
     (("saga.throughput",), bench.sagas.measure),
     (("api.create_cluster_p99", "memory.all", "cpu.idle"), bench.system.measure),
     (("reservation.hold8_p99",), bench.reservation_hold.measure),

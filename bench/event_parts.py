@@ -11,12 +11,12 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import nats
 from nats.js import JetStreamContext
-from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, bindparam, text
+from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -36,6 +36,7 @@ from libs.runtime.service import App, Service
 from libs.runtime.settings import ServiceSettings
 
 OWNER, READER = "inventory", "reservation"
+MODULE = "bench.event_parts"
 WRITERS, ENTITIES, BARE = 8, 1000, "BARE"
 CONSUME_LIMIT_SECONDS = 180.0
 
@@ -61,16 +62,27 @@ TABLES = (
     f"INSERT INTO {OWNER}.machine SELECT 'm' || n, 0, 'AVAILABLE' FROM generate_series(0, {ENTITIES - 1}) n",
 )
 
-GUARDED_UPDATE = machine.update().where(machine.c.id == bindparam("of"), machine.c.version == bindparam("before"))
+GUARDED_UPDATE = text(
+    f"""UPDATE {OWNER}.machine m SET version = m.version + 1, state = n.state
+    FROM unnest(CAST(:ids AS text[]), CAST(:versions AS bigint[]), CAST(:states AS text[])) n (id, version, state)
+    WHERE m.id = n.id AND m.version = n.version"""
+)
+Change = tuple[str, int, MachineState]  # Machine, version before, new state.
 
 
-async def change(ctx: Context, number: int, version: int, state: MachineState) -> None:
-    """One committed state change: a guarded update and its event, as every handler does it."""
-    name = f"m{number}"
-    new = {"of": name, "before": version, "version": version + 1, "state": state.value}
+async def commit(ctx: Context, changes: Sequence[Change]) -> None:
+    """State changes of one transaction: a guarded update of all, and an event each."""
+    ids, versions, states = zip(*changes, strict=True)
+    new = {"ids": list(ids), "versions": list(versions), "states": [state.value for state in states]}
     updated = await ctx.conn.execute(GUARDED_UPDATE, new)
-    if updated.rowcount != 1:
-        raise RuntimeError(f"somebody else changed {name}")
+    if updated.rowcount != len(changes):
+        raise RuntimeError("somebody else changed one of these machines")
+    for name, version, state in changes:
+        emit(ctx, name, version + 1, state)
+
+
+def emit(ctx: Context, name: str, version: int, state: MachineState) -> None:
+    """The event of one change."""
     facts = MachineFacts(
         id=name,
         name=f"fra1-r1-{name}",
@@ -82,13 +94,24 @@ async def change(ctx: Context, number: int, version: int, state: MachineState) -
         state=state,
         eligible=state is MachineState.AVAILABLE,
         state_since=ctx.now,
-        version=version + 1,
+        version=version,
     )
-    ctx.emit(MachineUpdated(machine=facts, changed=("state",)), entity_id=name, entity_version=version + 1, site="fra1")
+    ctx.emit(MachineUpdated(machine=facts, changed=("state",)), entity_id=name, entity_version=version, site="fra1")
 
 
-async def produce(nats_url: str, database_url: str, seconds: int) -> None:
-    """Writers and the relay of one service in one process. Says how much was committed, from when until when."""
+def changes_of(which: int) -> Iterator[Change]:
+    """One writer's endless changes: every machine of its own in turn, each a version further every time round."""
+    for turn in itertools.count():
+        step, number = divmod(turn, ENTITIES // WRITERS)
+        state = MachineState.CLAIMED if step % 2 == 0 else MachineState.AVAILABLE
+        yield f"m{number * WRITERS + which}", step, state
+
+
+async def produce(nats_url: str, database_url: str, seconds: int, together: int) -> None:
+    """Writers and the relay of one service in one process; `together` changes share a transaction.
+
+    Says how much was committed, from when until when.
+    """
     settings = ServiceSettings()
     database = Database(database_url, application_name="bench-owner")
     app = App(Service(name=OWNER, metadata=machine.metadata, settings=settings), database)
@@ -101,20 +124,31 @@ async def produce(nats_url: str, database_url: str, seconds: int) -> None:
 
     async def writer(which: int) -> None:
         nonlocal count
-        for turn in itertools.count():
-            if time.monotonic() > began + seconds:
-                return
-            step, number = divmod(turn, ENTITIES // WRITERS)
-            state = MachineState.CLAIMED if step % 2 == 0 else MachineState.AVAILABLE
+        changes = changes_of(which)
+        while time.monotonic() < began + seconds:
             async with app.transaction() as ctx:
-                await change(ctx, number * WRITERS + which, step, state)
-            count += 1
+                await commit(ctx, list(itertools.islice(changes, together)))
+            count += together
 
     async with asyncio.TaskGroup() as group:
         for which in range(WRITERS):
             group.create_task(writer(which))
     say(began=began, committed=time.monotonic(), count=count, cpu=time.process_time())
     await relay
+
+
+async def relay(nats_url: str, database_url: str) -> None:
+    """The relay alone, on an outbox that was filled before. Says from when until when it took to publish all of it."""
+    database = Database(database_url, application_name="bench-owner")
+    client = await nats.connect(nats_url)
+    outbox = Outbox(OWNER, database, client.jetstream(publish_async_max_pending=4000), "bench")
+    say(ready=True)
+    await told_to_go()
+    began, count = time.monotonic(), 0
+    while moved := await outbox.relay_once():
+        count += moved
+    say(began=began, ended=time.monotonic(), count=count, cpu=time.process_time())
+    await client.close()
 
 
 async def apply_mirror(conn: AsyncConnection, events: Sequence[Envelope]) -> None:
@@ -189,6 +223,7 @@ async def _consumed(
     """Told how many there are once all are written, say when the last of them was committed here."""
     say(ready=True)
     count = int(await asyncio.to_thread(sys.stdin.readline))
+    began = time.monotonic()
     end = time.monotonic() + CONSUME_LIMIT_SECONDS
     # First the count in memory, which costs nothing; then whether the last of it is committed.
     while not (handled() >= count and await committed(count)):
@@ -197,7 +232,7 @@ async def _consumed(
         if time.monotonic() > end:
             raise TimeoutError("not everything was consumed in time")
         await asyncio.sleep(0.005)
-    say(ended=time.monotonic(), cpu=time.process_time())
+    say(began=began, ended=time.monotonic(), cpu=time.process_time())
     work.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await work
@@ -228,12 +263,13 @@ async def bare_consume(nats_url: str, count: int) -> None:
     seen = 0
     async with Puller(client, BARE, inbox_consumer("bare"), batch=500) as puller:
         say(ready=True)
+        began = time.monotonic()
         while seen < count:
             messages = await puller.next_batch(5.0)
             for message in messages:
                 await message.ack()
             seen += len(messages)
-    say(ended=time.monotonic(), cpu=time.process_time())
+    say(began=began, ended=time.monotonic(), cpu=time.process_time())
     del js
 
 
@@ -241,7 +277,9 @@ def main() -> None:
     role, nats_url, *rest = sys.argv[1:]
     match role:
         case "produce":
-            asyncio.run(produce(nats_url, rest[0], int(rest[1])))
+            asyncio.run(produce(nats_url, rest[0], int(rest[1]), int(rest[2])))
+        case "relay":
+            asyncio.run(relay(nats_url, rest[0]))
         case "project":
             asyncio.run(project(nats_url, rest[0]))
         case "take_in":

@@ -7,13 +7,14 @@ messages of the same size to the same broker, pipelined, and another process tak
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
 import nats
-from nats.js import api
 
-from bench.event_parts import BARE, OWNER, READER, TABLES
+from bench.event_parts import MODULE, OWNER, READER, TABLES, WRITERS
+from bench.event_peer import bare, durable
 from bench.rows import Row, load_note, pair_ratio
 from bench.servers import Servers, part, servers
 from libs.bus.tables import bus_ddl
@@ -22,37 +23,54 @@ from libs.bus.topology import event_stream, inbox_consumer
 WRITE_SECONDS = 8
 PAIRS = 3
 GOAL = 3000.0
-MODULE = "bench.event_parts"
-READERS = {"project": ("events.end_to_end", "projection"), "take_in": ("events.end_to_end_inbox", "inbox")}
+TOGETHER = 50  # Changes a transaction: what an inbox worker does with a backlog, or a bulk request with its machines.
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: what reads the events, and how many changes share a transaction."""
+
+    id: str
+    reader: str
+    where: str
+    together: int
+    goal: float | None
+
+
+CASES = (
+    Case("events.end_to_end", "project", "projection", TOGETHER, GOAL),
+    Case("events.end_to_end_inbox", "take_in", "inbox", TOGETHER, GOAL),
+    Case("events.one_by_one", "project", "projection", 1, None),
+)
 
 
 async def measure(folder: Path) -> list[Row]:
-    """Both rows, pairs interleaved."""
-    pairs: dict[str, list[tuple[float, float]]] = {role: [] for role in READERS}
+    """All rows, pairs interleaved."""
+    pairs: dict[str, list[tuple[float, float]]] = {case.id: [] for case in CASES}
     notes: dict[str, str] = {}
     for _ in range(PAIRS):
-        for role in READERS:
+        for case in CASES:
             with tempfile.TemporaryDirectory(dir=folder) as name:
                 Path(name).chmod(0o755)
                 with servers(Path(name)) as made:
-                    own, count, size, note = await _ours(made, role)
-                    peer = await _bare(made, count, size)
-            pairs[role].append((own, peer))
-            notes[role] = f"last run: {count} changes of {size} bytes, {note}"
-    return [_row(role, pairs[role], notes[role]) for role in READERS]
+                    own, count, size, note = await _ours(made, case)
+                    peer = await bare(made, count, size)
+            pairs[case.id].append((own, peer))
+            notes[case.id] = f"last run: {count} changes of {size} bytes, {note}"
+    return [_row(case, pairs[case.id], notes[case.id]) for case in CASES]
 
 
-def _row(role: str, pairs: list[tuple[float, float]], note: str) -> Row:
-    name, where = READERS[role]
+def _row(case: Case, pairs: list[tuple[float, float]], note: str) -> Row:
     value, peer_value, of_peer = pair_ratio(pairs)
     each = ", ".join(f"{own:.0f}" for own, _ in pairs)
+    share = f"{case.together} changes a transaction" if case.together > 1 else "a transaction a change"
     return Row(
-        id=name,
-        what=f"committed state changes (8 writers) → outbox → JetStream → consumer's {where}, one transaction a change",
+        id=case.id,
+        what=f"committed state changes ({share}, {WRITERS} writers) → outbox → JetStream → consumer's {case.where}",
         value=round(value),
         unit="changes/s",
-        goal=f">= {GOAL:.0f}/s",
-        met=value >= GOAL,
+        goal=f">= {case.goal:.0f}/s" if case.goal else "-",
+        met=value >= case.goal if case.goal else None,
         peer="bare nats-py: pipelined publish, consume and acknowledge of as many bytes on the same server",
         peer_value=round(peer_value),
         ratio=of_peer,
@@ -60,7 +78,7 @@ def _row(role: str, pairs: list[tuple[float, float]], note: str) -> Row:
     )
 
 
-async def _ours(made: Servers, role: str) -> tuple[float, int, int, str]:
+async def _ours(made: Servers, case: Case) -> tuple[float, int, int, str]:
     """Changes a second from the first transaction to the last one seen, their number and mean size, where time went."""
     statements = [
         *(f"CREATE SCHEMA {name}" for name in (OWNER, READER)),
@@ -71,9 +89,9 @@ async def _ours(made: Servers, role: str) -> tuple[float, int, int, str]:
     client = await nats.connect(made.nats_url)
     js = client.jetstream()
     await js.add_stream(name=event_stream(OWNER), subjects=["evt.>"], duplicate_window=120)
-    await js.add_consumer(event_stream(OWNER), _durable(inbox_consumer(READER)))
-    produce = part(MODULE, "produce", made.nats_url, database_url, str(WRITE_SECONDS))
-    async with part(MODULE, role, made.nats_url, database_url) as reader, produce as writer:
+    await js.add_consumer(event_stream(OWNER), durable(inbox_consumer(READER)))
+    produce = part(MODULE, "produce", made.nats_url, database_url, str(WRITE_SECONDS), str(case.together))
+    async with part(MODULE, case.reader, made.nats_url, database_url) as reader, produce as writer:
         await writer.go()
         wrote = await writer.said()
         await reader.go(str(wrote["count"]))
@@ -100,21 +118,3 @@ async def _check(database_url: str) -> None:
     await conn.close()
     if wrong:
         raise RuntimeError(f"{wrong} machines differ between owner and consumer")
-
-
-async def _bare(made: Servers, count: int, size: int) -> float:
-    client = await nats.connect(made.nats_url)
-    js = client.jetstream()
-    await js.add_stream(name=BARE, subjects=["bare.>"], duplicate_window=120)
-    await js.add_consumer(BARE, _durable(inbox_consumer("bare")))
-    await client.close()
-    consume = part(MODULE, "bare_consume", made.nats_url, str(count))
-    publish = part(MODULE, "bare_publish", made.nats_url, str(count), str(size))
-    async with consume as reader, publish as writer:
-        await writer.go()
-        wrote, read = await writer.said(), await reader.said()
-    return float(count / (read["ended"] - wrote["began"]))
-
-
-def _durable(name: str) -> api.ConsumerConfig:
-    return api.ConsumerConfig(durable_name=name, ack_policy=api.AckPolicy.EXPLICIT, max_ack_pending=20_000)

@@ -3,7 +3,8 @@
 One lease holder per service (the sequencer) numbers every committed row it can see, in id order, gapless,
 and publishes to EVT_<service> with the expected last stream sequence: number N lies at stream sequence N. So
 a zombie publisher is refused, a partial failure can't reorder, and a broker that lost its tail shows at the
-next publish or check and gets exactly the missing part again. Commands go to their own streams, at least
+next publish or check and gets exactly the missing part again. It also makes one acknowledgement enough for many
+events: the last of a chain can only be kept if all before it were. Commands go to their own streams, at least
 once, with the message id as de-duplication key; their receivers' inboxes make the effect happen once.
 """
 
@@ -11,21 +12,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
 import structlog
 from nats.js import JetStreamContext
 from prometheus_client import Counter, Gauge
 from sqlalchemy import text
 
+from libs.bus.archive import Archive
+from libs.bus.gate import Gate
 from libs.bus.lease import Lease
+from libs.bus.pull import client_of
+from libs.bus.refill import LostForGood, last_numbered, refill_events
 from libs.bus.topology import event_stream
 from libs.contracts.envelope import sequence_text
-from libs.runtime.database import Database
+from libs.runtime.database import Database, driver_of
 
 BATCH = 1000
+CHAIN_BYTES = 4 * 1024 * 1024
 IDLE_SECONDS = 1.0  # How often an idle relay looks without being woken (another process may have committed).
 CHECK_SECONDS = 3.0  # How often the broker is asked whether it still holds our last acknowledged event.
 ACK_TIMEOUT_SECONDS = 10.0
@@ -39,7 +46,7 @@ WAITING = Gauge("slipway_outbox_waiting", "Messages not yet acknowledged", ["ser
 
 _NUMBER = """
 WITH q AS MATERIALIZED (
-    SELECT id, tenant FROM {s}.outbox WHERE is_event AND seq IS NULL ORDER BY id LIMIT :batch),
+    SELECT id, tenant FROM {s}.outbox WHERE is_event AND seq IS NULL ORDER BY id LIMIT $1),
 counts AS (
     SELECT tenant, count(*) AS n FROM q GROUP BY tenant
     UNION ALL SELECT '*', count(*) FROM q HAVING count(*) > 0),
@@ -57,27 +64,50 @@ RETURNING o.id, o.message_id, o.subject, o.payload, o.seq, o.tenant_seq
 """
 
 
+# Statistics of a table that is usually worked off make the planner read a whole backlog and sort it for each batch.
+# (Only statements with parameters are planned anew; the limit is one.)
+_IN_ORDER = """SELECT set_config('plan_cache_mode', 'force_custom_plan', true),
+    set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)"""
+_UNSENT = """SELECT id, message_id, subject, payload, NULL::bigint AS seq, NULL::bigint AS tenant_seq
+FROM {s}.outbox WHERE published_at IS NULL AND NOT is_event ORDER BY id LIMIT $1"""
+_AFTER = """SELECT id, message_id, subject, payload, seq, tenant_seq, published_at IS NOT NULL AS acknowledged
+FROM {s}.outbox WHERE seq > $1 ORDER BY seq LIMIT $2"""
+_MARK = "UPDATE {s}.outbox SET published_at = now() WHERE id = ANY($1::bigint[]) AND published_at IS NULL"
+
+Row = Mapping[str, Any]  # id, message_id, subject, payload, seq, tenant_seq; the numbers are None for a command.
+
+
 @dataclass(frozen=True)
-class _Row:
-    id: int
-    message_id: str
-    subject: str
-    payload: bytes
-    seq: int | None
-    tenant_seq: int | None
+class _Batch:
+    """What one look at the outbox found."""
 
-    def stamped(self) -> bytes:
-        """The payload with its numbers, spliced into the JSON object instead of parsing it again."""
-        if self.seq is None or self.tenant_seq is None:
-            return self.payload
-        stamps = f',"sequence":"{sequence_text(self.seq)}","tenantsequence":"{sequence_text(self.tenant_seq)}"}}'
-        return self.payload[:-1] + stamps.encode()
+    events: Sequence[Row]
+    commands: Sequence[Row]
 
-    def headers(self) -> dict[str, str]:
-        headers = {"Nats-Msg-Id": self.message_id}
-        if self.seq is not None:
-            headers["Nats-Expected-Last-Sequence"] = str(self.seq - 1)
-        return headers
+    def __len__(self) -> int:
+        return len(self.events) + len(self.commands)
+
+    @property
+    def full(self) -> bool:
+        return len(self.events) == BATCH or len(self.commands) == BATCH
+
+
+def stamped(row: Row) -> bytes:
+    """An event's payload with its numbers, spliced into the JSON object instead of parsing it again."""
+    stamps = f',"sequence":"{sequence_text(row["seq"])}","tenantsequence":"{sequence_text(row["tenant_seq"])}"}}'
+    return bytes(row["payload"][:-1]) + stamps.encode()
+
+
+def chains(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The events in pieces of bounded size: so much is on its way before an acknowledgement is awaited."""
+    first, size = 0, 0
+    for number, row in enumerate(rows):
+        size += len(row["payload"])
+        if size >= CHAIN_BYTES:
+            yield rows[first : number + 1]
+            first, size = number + 1, 0
+    if first < len(rows):
+        yield rows[first:]
 
 
 class Outbox:
@@ -86,10 +116,15 @@ class Outbox:
     def __init__(self, service: str, database: Database, js: JetStreamContext, holder: str) -> None:
         self.service, self.database, self.js = service, database, js
         self.stream = event_stream(service)
+        self._number = _NUMBER.format(s=service)
+        self._unsent = _UNSENT.format(s=service)
         self.lease = Lease(service, "sequencer", holder)
+        self.gate = Gate()  # Shut while nobody knows whether this database may publish (libs/runtime/history.py).
+        self.archive: Archive | None = None
         self._woken = asyncio.Event()
         self._resync = True
-        self._acknowledged: set[int] = set()
+        self._backlog = False
+        self._acknowledged: list[int] = []  # Rows that the broker has and that are not marked yet.
 
     def wake(self) -> None:
         """Something was committed: look now."""
@@ -101,12 +136,13 @@ class Outbox:
         checked = 0.0
         loop = asyncio.get_running_loop()
         while True:
+            await self.gate.wait()
             try:
                 self._woken.clear()
                 if self._resync or loop.time() - checked > CHECK_SECONDS:
                     await self._bring_broker_up_to_date()
                     checked = loop.time()
-                moved = await self.relay_once()
+                moved = await self._relay_all()
                 backoff = 0.1
             except Exception as error:
                 self._resync = True
@@ -121,53 +157,89 @@ class Outbox:
 
     async def relay_once(self) -> int:
         """Number and publish one batch of events and one of commands. Returns how many were acknowledged."""
-        events, commands = await self._next_batch()
-        if events:
-            await self._publish(events)
-        if commands:
-            await self._publish(commands)
-        return len(events) + len(commands)
+        batch = await self._next_batch()
+        await self._publish(batch)
+        await self._mark()
+        return len(batch)
 
-    async def _next_batch(self) -> tuple[list[_Row], list[_Row]]:
+    async def _relay_all(self) -> int:
+        """Relay until nothing is left; the next batch is numbered while this one is on its way to the broker."""
+        moved = 0
+        batch = await self._next_batch()
+        while batch:
+            following = asyncio.create_task(self._next_batch()) if batch.full else None
+            try:
+                await self._publish(batch)
+            except BaseException:
+                if following is not None:
+                    following.cancel()
+                raise
+            moved += len(batch)
+            batch = await (following or self._next_batch())
+        await self._mark()
+        return moved
+
+    async def _next_batch(self) -> _Batch:
         """Number what was committed; read it and the commands not sent yet. The lease's row fences all of it."""
         async with self.database.transaction() as conn:
             if await self.lease.take(conn) is None:
-                return [], []
-            numbered = await conn.execute(text(_NUMBER.format(s=self.service)), {"batch": BATCH})
-            events = sorted((_Row(*row) for row in numbered), key=lambda row: row.seq or 0)
-            unsent = await conn.execute(
-                text(
-                    f"SELECT id, message_id, subject, payload, NULL::bigint, NULL::bigint FROM {self.service}.outbox "
-                    "WHERE published_at IS NULL AND NOT is_event ORDER BY id LIMIT :batch"
-                ),
-                {"batch": BATCH},
-            )
-            return events, [_Row(*row) for row in unsent]
+                return _Batch((), ())
+            driver = await driver_of(conn)
+            await self._mark_with(driver)
+            if self._backlog:
+                await driver.execute(_IN_ORDER)
+            numbered = await driver.fetch(self._number, BATCH)
+            commands = await driver.fetch(self._unsent, BATCH)
+        batch = _Batch(sorted(numbered, key=_by_number), commands)
+        self._backlog = batch.full
+        return batch
 
-    async def _publish(self, rows: Sequence[_Row]) -> None:
-        """Publish pipelined, in order; mark what was acknowledged. Raises on the first refusal."""
-        futures = [await self.js.publish_async(row.subject, row.stamped(), headers=row.headers()) for row in rows]
+    async def _publish(self, batch: _Batch) -> None:
+        if batch.events:
+            await self._publish_events(batch.events)
+        if batch.commands:
+            await self._publish_commands(batch.commands)
+
+    async def _publish_events(self, rows: Sequence[Row]) -> None:
+        """Publish in order. Raises when the broker doesn't hold all of them afterwards."""
+        client = client_of(self.js)
+        for chain in chains(rows):
+            for row in chain[:-1]:
+                await client.publish(row["subject"], stamped(row), headers=_expecting(row))
+            last = chain[-1]
+            await self.js.publish(last["subject"], stamped(last), timeout=ACK_TIMEOUT_SECONDS, headers=_expecting(last))
+            self._keep(chain, "event")
+
+    async def _publish_commands(self, rows: Sequence[Row]) -> None:
+        """Publish pipelined, each acknowledged on its own. Raises on the first refusal, after the others."""
+        futures = [
+            await self.js.publish_async(row["subject"], row["payload"], headers={"Nats-Msg-Id": row["message_id"]})
+            for row in rows
+        ]
         async with asyncio.timeout(ACK_TIMEOUT_SECONDS):
             results = await asyncio.gather(*futures, return_exceptions=True)
         kept = [row for row, result in zip(rows, results, strict=True) if not isinstance(result, BaseException)]
-        await self._mark(kept)
+        self._keep(kept, "command")
         failed = next((result for result in results if isinstance(result, BaseException)), None)
         if failed is not None:
+            await self._mark()
             raise failed
 
-    async def _mark(self, rows: Sequence[_Row]) -> None:
-        if not rows:
-            return
-        async with self.database.transaction() as conn:
-            await conn.execute(
-                text(
-                    f"UPDATE {self.service}.outbox SET published_at = now() "
-                    "WHERE id = ANY(:ids) AND published_at IS NULL"
-                ),
-                {"ids": [row.id for row in rows]},
-            )
-        kind = "event" if rows[0].seq is not None else "command"
+    def _keep(self, rows: Sequence[Row], kind: str) -> None:
+        """The broker has them; they are marked with the next transaction."""
+        self._acknowledged += [row["id"] for row in rows]
         PUBLISHED.labels(self.service, kind).inc(len(rows))
+
+    async def _mark(self) -> None:
+        if self._acknowledged:
+            async with self.database.driver() as driver:
+                await self._mark_with(driver)
+
+    async def _mark_with(self, driver: asyncpg.Connection[Any]) -> None:
+        """A mark that is lost with its transaction is made up for by the next check with the broker."""
+        if self._acknowledged:
+            ids, self._acknowledged = self._acknowledged, []
+            await driver.execute(_MARK.format(s=self.service), ids)
 
     async def _bring_broker_up_to_date(self) -> None:
         """Compare the stream's last sequence with ours; publish whatever it lacks, at the same sequences."""
@@ -178,33 +250,36 @@ class Outbox:
         while True:
             last = (await self.js.stream_info(self.stream)).state.last_seq
             rows = await self._numbered_after(last)
+            if await self._refilled(last, rows):
+                continue
             if not rows:
                 break
-            if rows[0].seq != last + 1:
-                raise RuntimeError(
-                    f"{self.stream} ends at {last} but the outbox goes on at {rows[0].seq}: "
-                    "the events between are only in the audit store; restore them from there"
-                )
-            lost = [row for row in rows if row.id in self._acknowledged]
+            lost = [row for row in rows if row["acknowledged"]]
             if lost:
-                log.warning("broker_lost_events", service=self.service, first=lost[0].seq, count=len(lost))
+                log.warning("broker_lost_events", service=self.service, first=lost[0]["seq"], count=len(lost))
                 REPUBLISHED.labels(self.service).inc(len(lost))
-            await self._publish(rows)
+            # The first alone: if the broker refuses, its answer is the reason, not what follows from it.
+            await self._publish_events(rows[:1])
+            await self._publish_events(rows[1:])
+        await self._mark()
         await self._mark_through(last)
         self._resync = False
 
-    async def _numbered_after(self, last: int) -> list[_Row]:
+    async def _refilled(self, last: int, rows: Sequence[Row]) -> bool:
+        """Put back what only the archive still has of what comes after `last`. False when there is no such thing."""
         async with self.database.transaction() as conn:
-            result = await conn.execute(
-                text(
-                    f"SELECT id, message_id, subject, payload, seq, tenant_seq, published_at "
-                    f"FROM {self.service}.outbox WHERE seq > :last ORDER BY seq LIMIT :batch"
-                ),
-                {"last": last, "batch": BATCH},
-            )
-            found = list(result)
-        self._acknowledged = {row[0] for row in found if row[6] is not None}
-        return [_Row(*row[:6]) for row in found]
+            until = int(rows[0]["seq"]) - 1 if rows else await last_numbered(conn, self.service)
+        if until <= last:
+            return False
+        if self.archive is None:
+            raise LostForGood(f"{self.stream} ends at {last}, the outbox after {until}, and no archive is known")
+        await refill_events(self.js, self.stream, self.archive, last + 1, until)
+        return True
+
+    async def _numbered_after(self, last: int) -> Sequence[Row]:
+        async with self.database.driver() as driver:
+            rows: list[Row] = await driver.fetch(_AFTER.format(s=self.service), last, BATCH)
+            return rows
 
     async def _mark_through(self, last: int) -> None:
         """Rows at or below the stream's last sequence are there, whether or not we saw the acknowledgement."""
@@ -228,3 +303,12 @@ class Outbox:
         ).one()
         WAITING.labels(self.service).set(row[0])
         OLDEST.labels(self.service).set(float(row[1]))
+
+
+def _by_number(row: Row) -> int:
+    return int(row["seq"])
+
+
+def _expecting(row: Row) -> dict[str, str]:
+    """An event is kept only right after the one before it; no other guard against a second copy is needed."""
+    return {"Nats-Expected-Last-Sequence": str(row["seq"] - 1)}

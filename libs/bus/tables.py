@@ -131,6 +131,9 @@ def bus_ddl(schema: str) -> list[str]:
 def keeping_ddl(schema: str) -> list[str]:
     """What came second: dead letters with their history, memory and its limit, restores, rebuilds, replays."""
     return [
+        # Commands not sent yet are found at once, however many events wait.
+        f"DROP INDEX {schema}.outbox_unsent",
+        f"CREATE INDEX outbox_unsent ON {schema}.outbox (is_event, id) WHERE published_at IS NULL",
         f"ALTER TABLE {schema}.inbox ADD COLUMN cause text, ADD COLUMN dead_at timestamptz",
         f"UPDATE {schema}.inbox SET cause = 'handler_failed', dead_at = received_at WHERE state = 2",
         f"CREATE INDEX inbox_dead ON {schema}.inbox (id) WHERE state = 2",
