@@ -21,6 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.context import Context
+from libs.bus.errors import UnknownMessage
 from libs.bus.inbox import Received
 from libs.bus.tables import bus_tables
 from libs.contracts.envelope import Envelope
@@ -32,6 +33,7 @@ from libs.saga.dsl import Saga
 from libs.saga.state import SagaState
 
 TIMER_BATCH = 100
+_PUT_OFF = "UPDATE {schema}.saga_timer SET due_at = clock_timestamp() + interval '5 seconds'"
 
 log = structlog.get_logger("saga")
 FINISHED = Counter("slipway_sagas_finished_total", "Sagas by how they ended", ["service", "kind", "status"])
@@ -149,14 +151,23 @@ class SagaEngine:
         # The saga's row is always locked before its timers, here as when a reply comes; the other way round the
         # two would dead-lock. A second replica that fires the same timer finds that the saga has moved on.
         for saga_id, token in sorted((row[0], row[1]) for row in rows):
-            ctx = make(conn, None)
-            if not await self.decide(ctx, saga_id, partial(_fire, token)):
-                await conn.execute(
-                    text(f"DELETE FROM {self.service}.saga_timer WHERE saga_id = :id AND token = :token"),
-                    {"id": saga_id, "token": token},
-                )
-            await ctx.flush()
+            try:
+                async with conn.begin_nested():
+                    await self._fire_timer(make(conn, None), saga_id, token)
+            except Exception as error:
+                # One saga that can't go on here must not hold up all others; a newer replica may know how.
+                log.warning("timer_put_off", saga=saga_id, token=token, error=repr(error))
+                await self._for_timer(conn, saga_id, token, _PUT_OFF)
         return len(rows)
+
+    async def _fire_timer(self, ctx: Context, saga_id: str, token: str) -> None:
+        if not await self.decide(ctx, saga_id, partial(_fire, token)):
+            await self._for_timer(ctx.conn, saga_id, token, "DELETE FROM {schema}.saga_timer")
+        await ctx.flush()
+
+    async def _for_timer(self, conn: AsyncConnection, saga_id: str, token: str, statement: str) -> None:
+        where = "WHERE saga_id = :id AND token = :token"
+        await conn.execute(text(f"{statement.format(schema=self.service)} {where}"), {"id": saga_id, "token": token})
 
     # -- one decision ---------------------------------------------------------------------------
 
@@ -186,7 +197,7 @@ class SagaEngine:
         """Let the core decide on a locked row and say what follows; None when it had nothing to decide."""
         saga = self.sagas.get(row["kind"])
         if saga is None:
-            raise LookupError(f"{row['id']} is of the unknown kind {row['kind']}; is an older version running?")
+            raise UnknownMessage(f"{row['id']} is of the unknown kind {row['kind']}; is an older version running?")
         ctx.actor, ctx.correlation_id = row["actor"], row["correlation_id"]
         run = Run(saga, SagaState.model_validate(row["state"]), ctx.now)
         before = set(run.state.pending)
