@@ -24,6 +24,13 @@ PASSWORD = "0" * 16
 
 async def database_of(postgres: EmbeddedPostgres, service: str) -> str:
     """A database of the service alone, migrated by its owner; the url is its running role's."""
+    url = await empty_database_of(postgres, service)
+    await migrate(owner_url(url, service), service)
+    return url
+
+
+async def empty_database_of(postgres: EmbeddedPostgres, service: str) -> str:
+    """The same before its first migration."""
     name = f"books_{service}"
     admin = await asyncpg.connect(postgres.url())
     await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
@@ -33,9 +40,12 @@ async def database_of(postgres: EmbeddedPostgres, service: str) -> str:
     for statement in role_statements(service, PASSWORD, PASSWORD, name):
         await conn.execute(statement)
     await conn.close()
-    address = f"127.0.0.1:{postgres.port}/{name}"
-    await migrate(f"postgresql://slipway_{service}_owner:{PASSWORD}@{address}", service)
-    return f"postgresql://slipway_{service}:{PASSWORD}@{address}"
+    return f"postgresql://slipway_{service}:{PASSWORD}@127.0.0.1:{postgres.port}/{name}"
+
+
+def owner_url(url: str, service: str) -> str:
+    """The url of the role that owns the service's schema."""
+    return url.replace(f"slipway_{service}:", f"slipway_{service}_owner:", 1)
 
 
 @asynccontextmanager
