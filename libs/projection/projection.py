@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.contracts.envelope import Envelope
+from libs.contracts.versions import todays
 
 Apply = Callable[[AsyncConnection, Sequence[Envelope]], Awaitable[None]]
 DIGEST_FETCH = 1000
@@ -35,6 +36,10 @@ class Projection:
     tables: tuple[Table, ...]
     apply: Apply
     as_sent: bool = False
+
+    async def take_in(self, conn: AsyncConnection, events: Sequence[Envelope]) -> None:
+        """Apply a batch. Raises NewerMessage for a version that only a newer release knows."""
+        await self.apply(conn, events if self.as_sent else [read for e in events if (read := todays(e)) is not None])
 
 
 async def upsert_newer(

@@ -63,6 +63,13 @@ async def count(ctx: Context, command: EnrolMachine) -> Reply:
         raise RuntimeError(f"told to fail for {key}")
     if key.startswith("never"):
         return failed("toy.never", "told to say no")
+    n, version = await count_up(ctx, key)
+    emit_count(ctx, key, n, version)
+    return ok(n=n)
+
+
+async def count_up(ctx: Context, key: str) -> tuple[int, int]:
+    """Count up the row of `key`. Returns the count and the entity's version."""
     row = (
         await ctx.conn.execute(
             insert(counter)
@@ -71,8 +78,7 @@ async def count(ctx: Context, command: EnrolMachine) -> Reply:
             .returning(counter.c.n, counter.c.version)
         )
     ).one()
-    emit_count(ctx, key, row.n, row.version)
-    return ok(n=row.n)
+    return row.n, row.version
 
 
 def emit_count(ctx: Context, key: str, n: int, version: int) -> None:
