@@ -29,6 +29,7 @@ from deploy.local.preparation import prepare_broker, prepare_database
 from deploy.local.site_parts import SimulatedSite, write_private
 from deploy.local.stack import Stack
 from libs.runtime.processes import Process, StartError
+from services.audit.signing import make_key
 
 PROCESSES = (*SERVICES, "gateway", "satellite")
 LOOK_SECONDS = 0.3
@@ -126,6 +127,7 @@ class World:
         await self.declare()
         people.bootstrap_file(self.stack.var, self.stack.oidc.issuer)
         people.price_file(self.stack.var)
+        make_key(self.stack.signing_key)
         people.sign_in_command_line(self.stack.var, self.stack.ports, self.stack.oidc)
         for name in PROCESSES:
             await asyncio.to_thread(self.process(name).launch)

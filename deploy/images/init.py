@@ -41,6 +41,7 @@ from deploy.local.nats_servers import (
 )
 from deploy.local.preparation import DATABASE
 from libs.runtime.migrations import owner_role, running_role
+from services.audit.signing import make_key
 
 
 def main() -> None:
@@ -58,6 +59,8 @@ def main() -> None:
     )
     shutil.copy(people.bootstrap_file(OWN, issuer()), PREPARE / "identity" / "grants.yaml")
     shutil.copy(people.price_file(OWN), PREPARE / "cost" / "prices.yaml")
+    make_key(OWN / "secrets" / "audit-signing.pem")
+    private(PREPARE / "audit" / "signing.pem", (OWN / "secrets" / "audit-signing.pem").read_text())
     command_line_files()
     print("every part has its secrets and its configuration")
 

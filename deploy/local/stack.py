@@ -23,6 +23,7 @@ from deploy.local.site_parts import FLEET_FILE, SOFTWARE, Progress, RealSite, Si
 from libs.runtime.embedded import EmbeddedPostgres
 from libs.runtime.migrations import owner_role, running_role
 from libs.runtime.processes import Process, StartError, require_free_disk, require_free_port
+from services.audit.signing import make_key
 
 HUB_DISK_BYTES = 300_000_000
 SERVICE_READY_SECONDS = 90.0
@@ -92,6 +93,7 @@ class Stack:
         prepare(self.var, self.ports, self.postgres)
         people.bootstrap_file(self.var, self.oidc.issuer)
         people.price_file(self.var)
+        make_key(self.signing_key)
         people.sign_in_command_line(self.var, self.ports, self.oidc)
 
     def start_services(self, progress: Progress) -> None:
@@ -153,6 +155,11 @@ class Stack:
         yield self.gateway()
         yield self.satellite()
 
+    @property
+    def signing_key(self) -> Path:
+        """What audit's checkpoints are signed with."""
+        return self.var / "secrets" / "audit-signing.pem"
+
     def service(self, name: str) -> Process:
         """One service that has a schema of its own."""
         environment = {
@@ -174,6 +181,8 @@ class Stack:
                     "SLIPWAY_WEBHOOK_PLAIN_HTTP": "true",
                     "SLIPWAY_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
                 }
+            case "audit":
+                environment["SLIPWAY_AUDIT_SIGNING_KEY"] = str(self.signing_key.resolve())
             case "cost":
                 environment["SLIPWAY_BOOTSTRAP_PRICES"] = str((self.var / "config" / "prices.yaml").resolve())
         return self._process(name, environment)
