@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings
 
 from deploy.local.layout import SERVICES
 from libs.testing.containers import engine_answers
+from services.audit.settings import Settings as AuditSettings
 from services.cost.settings import Settings as CostSettings
 from services.gateway.settings import Settings as GatewaySettings
 from services.identity.settings import Settings as IdentitySettings
@@ -29,6 +30,7 @@ from services.satellite.settings import SatelliteSettings
 SETTINGS: Mapping[str, type[BaseSettings]] = {
     "identity": IdentitySettings,
     "inventory": InventorySettings,
+    "audit": AuditSettings,
     "cost": CostSettings,
     "gateway": GatewaySettings,
     "satellite": SatelliteSettings,
