@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from libs.bus.reading import open_reader
 from libs.bus.tables import DEAD
 
 SILENCE_SECONDS = 30.0
+REBUILD_LOOK_SECONDS = 0.5
 REBUILD_SECONDS = 180.0
 AUDITED = tuple(service for service in SERVICES if service != "audit")
 
@@ -209,7 +211,12 @@ async def _rebuild(operator: Person, service: str, name: str) -> Rebuilt:
         answer = await operator.post_once(path, REBUILD_SECONDS)
     except httpx.HTTPError as error:
         return Rebuilt(service=service, projection=name, equal=False, events=0, problem=repr(error))
-    if answer.status_code != 200:
+    if answer.status_code not in (200, 202):
         return Rebuilt(service=service, projection=name, equal=False, events=0, problem=answer.text[:300])
     body = answer.json()
+    while body["state"] == "running":
+        await asyncio.sleep(REBUILD_LOOK_SECONDS)
+        body = await operator.read(f"/projections/{service}/{name}/rebuild") or body
+    if body["state"] == "failed":
+        return Rebuilt(service=service, projection=name, equal=False, events=0, problem=str(body["error"])[:300])
     return Rebuilt(service=service, projection=name, equal=body["equal"], events=body["events"])

@@ -39,6 +39,18 @@ class Lease:
         ).first()
         return int(row[0]) if row else None
 
+    async def seize(self, conn: AsyncConnection) -> None:
+        """Take it from whoever has it: they find out with their next renewal, and what they do meanwhile is fenced."""
+        await conn.execute(
+            text(
+                f"""INSERT INTO {self.schema}.lease AS l (name, holder, token, expires_at)
+                VALUES (:name, :holder, 1, clock_timestamp() + make_interval(secs => :ttl))
+                ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, token = l.token + 1,
+                    expires_at = excluded.expires_at"""
+            ),
+            {"name": self.name, "holder": self.holder, "ttl": self.ttl_seconds},
+        )
+
     async def give_back(self, conn: AsyncConnection) -> None:
         """Let the next one have it at once."""
         await conn.execute(

@@ -2,5 +2,6 @@
 
 from libs.projection.projection import Projection, digest, upsert_newer
 from libs.projection.projector import Projector
+from libs.projection.rebuild import Rebuild
 
-__all__ = ["Projection", "Projector", "digest", "upsert_newer"]
+__all__ = ["Projection", "Projector", "Rebuild", "digest", "upsert_newer"]

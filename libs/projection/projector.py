@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -25,13 +23,12 @@ from libs.bus.reading import open_reader
 from libs.bus.topology import event_stream
 from libs.contracts.envelope import BadMessage, Envelope, decode
 from libs.contracts.versions import NewerMessage, todays
-from libs.projection.projection import Projection, digest
+from libs.projection.projection import Projection
 from libs.runtime.database import Database
 from libs.runtime.tasks import TaskSet
 
 LEASE_SECONDS = 8.0
 FETCH_TIMEOUT_SECONDS = 2.5  # Well below the lease: it is renewed with every batch and every silence.
-REBUILD_SILENCE_SECONDS = 10.0
 STANDBY_SECONDS = 1.0
 
 log = structlog.get_logger("projector")
@@ -41,22 +38,6 @@ LAG = Gauge("slipway_projection_lag_messages", "Events not applied yet", ["servi
 GAPS = Counter(
     "slipway_projection_gaps_total", "Sequence numbers that were missing", ["service", "projection", "stream"]
 )
-
-
-@dataclass(frozen=True)
-class Rebuilt:
-    """What a rebuild found. `equal` compares the live and the rebuilt digest at the same positions."""
-
-    projection: str
-    digest_live: str
-    digest_rebuilt: str
-    events: int
-    seconds: float
-    positions: dict[str, int]
-
-    @property
-    def equal(self) -> bool:
-        return self.digest_live == self.digest_rebuilt
 
 
 class Projector:
@@ -130,7 +111,7 @@ class Projector:
         if events and missing > 0:
             GAPS.labels(self.service, self.projection.name, stream).inc(missing)
         if events:
-            await self.projection.apply(conn, self._to_apply(events))
+            await self.projection.take_in(conn, events)
             APPLIED.labels(self.service, self.projection.name).inc(len(events))
         await set_position(conn, self.service, self.projection.name, stream, last)
         return last
@@ -146,11 +127,6 @@ class Projector:
                 return events[:index], event
         return events, None
 
-    def _to_apply(self, events: Sequence[Envelope]) -> Sequence[Envelope]:
-        if self.projection.as_sent:
-            return events
-        return [read for event in events if (read := todays(event)) is not None]
-
     async def _stand_back(self) -> None:
         """Let another replica have the lease, and leave it the time to take it."""
         async with self.database.transaction() as conn:
@@ -163,49 +139,6 @@ class Projector:
     def _measure(self, stream: str, position: int, messages: Sequence[Any]) -> None:
         POSITION.labels(self.service, self.projection.name, stream).set(position)
         LAG.labels(self.service, self.projection.name, stream).set(messages[-1].metadata.num_pending if messages else 0)
-
-    async def rebuild(self) -> Rebuilt:
-        """Build the projection again beside the live one, up to the same positions, and compare digests.
-
-        The live tables' digest and positions are read in one snapshot; the live projection goes on meanwhile.
-        """
-        began = time.monotonic()
-        tables = self.projection.tables
-        async with self.database.engine.connect() as conn:
-            await conn.execution_options(isolation_level="REPEATABLE READ")
-            async with conn.begin():
-                positions = {s: await self._position(conn, s) for s in self.projection.streams}
-                live = await digest(conn, tables)
-        shadow = {"schema_translate_map": {self.service: f"{self.service}_rebuild"}}
-        async with self.database.transaction() as conn:
-            for table in reversed(tables):
-                await conn.execute(text(f"TRUNCATE {self.service}_rebuild.{table.name}"))
-        events = 0
-        for stream, last in positions.items():
-            events += await self._rebuild_stream(stream, last, shadow)
-        async with self.database.engine.connect() as conn:
-            mapped = await conn.execution_options(**shadow)
-            rebuilt = await digest(mapped, tables)
-        return Rebuilt(self.projection.name, live, rebuilt, events, time.monotonic() - began, positions)
-
-    async def _rebuild_stream(self, stream: str, last: int, shadow: dict[str, Any]) -> int:
-        position, applied = 0, 0
-        if last == 0:
-            return 0
-        async with await open_reader(self.js, event_stream(stream), 1) as reader:
-            while position < last:
-                found = await reader.next_batch(REBUILD_SILENCE_SECONDS)
-                messages = [m for m in found if m.metadata.sequence.stream <= last]
-                if not messages:
-                    break
-                events = readable(messages, position)
-                async with self.database.engine.connect() as conn:
-                    mapped = await conn.execution_options(**shadow)
-                    await self.projection.apply(mapped, self._to_apply(events))
-                    await mapped.commit()
-                position = messages[-1].metadata.sequence.stream
-                applied += len(events)
-        return applied
 
 
 def skips(messages: Sequence[Any], position: int) -> bool:

@@ -172,23 +172,3 @@ def paused_answer(service: str, why: str) -> Answer:
         f"{service} takes no changes just now: {why}.",
         "Send the same request with the same Idempotency-Key again later; nothing was changed.",
     )
-
-
-async def rebuild_answer(projectors: Mapping[str, Any], call: Call) -> Answer:
-    """Rebuild one projection beside the live one and say whether the digests are equal."""
-    name = str(call.params.get("name", ""))
-    projector = projectors.get(name)
-    if projector is None:
-        return not_found("projection", name)
-    rebuilt = await projector.rebuild()
-    return Answer(
-        body={
-            "projection": rebuilt.projection,
-            "digest_live": rebuilt.digest_live,
-            "digest_rebuilt": rebuilt.digest_rebuilt,
-            "equal": rebuilt.equal,
-            "events": rebuilt.events,
-            "seconds": round(rebuilt.seconds, 3),
-            "positions": rebuilt.positions,
-        }
-    )

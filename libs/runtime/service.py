@@ -44,7 +44,8 @@ from libs.contracts.message import Message
 from libs.contracts.replies import REPLY_TYPE, refused
 from libs.contracts.upcasters import UPCASTERS
 from libs.contracts.versions import NewerMessage, known_class, todays
-from libs.projection import Projection, Projector
+from libs.projection import Projection, Projector, Rebuild
+from libs.runtime import projection_calls
 from libs.runtime.answering import Answering
 from libs.runtime.broker import RECONNECT_SECONDS, connect
 from libs.runtime.calls import (
@@ -57,7 +58,6 @@ from libs.runtime.calls import (
     operation_calls,
     operation_queries,
     paused_answer,
-    rebuild_answer,
 )
 from libs.runtime.database import Database
 from libs.runtime.dead_letter_calls import dead_letter_calls, dead_letter_queries
@@ -72,7 +72,7 @@ from libs.saga.engine import OperationEvents, SagaEngine
 from libs.saga.parking import park_all
 
 # What the shell answers itself, beside handlers.
-SHELL_CALLS = ("projections", "rebuild_projection", "restore", "accept_restore")
+SHELL_CALLS = ("projections", "rebuild_projection", "rebuild_progress", "restore", "accept_restore")
 TIMER_IDLE_SECONDS = 0.5  # Timers are limits of seconds and more; half a second late is early enough.
 
 log = structlog.get_logger("service")
@@ -123,6 +123,7 @@ class App:
         self.outbox: Outbox | None = None
         self.inbox: Inbox | None = None
         self.projectors: dict[str, Projector] = {}
+        self.rebuilds: dict[str, Rebuild] = {}
         # What keeps this process from writing, and from publishing; both are open until something is known against it.
         self.writes, self.relays = Gate(), Gate()
         limits = Limits(self.settings.outbox_soft_limit, self.settings.outbox_hard_limit)
@@ -212,7 +213,7 @@ class App:
     async def run_call(self, call: Call) -> Answer:
         """A write of the gateway."""
         if call.name == "rebuild_projection":
-            return await rebuild_answer(self.projectors, call)
+            return await projection_calls.rebuild(self.rebuilds, call)
         if call.name == "accept_restore" and self.history is not None:
             return await self._accept_restore(self.history, call)
         if self.writes.reasons:
@@ -255,7 +256,10 @@ class App:
     async def run_query(self, call: Call) -> Answer:
         """A read of the gateway."""
         if call.name == "projections":
-            return Answer(body={"items": await self._projections(), "next_cursor": None})
+            async with self.read() as conn:
+                return await projection_calls.listed(conn, self.service.name)
+        if call.name == "rebuild_progress":
+            return await projection_calls.rebuild_progress(self.rebuilds, call)
         if call.name == "restore" and self.history is not None:
             return await self.history.show(call)
         handler = self.all_queries().get(call.name)
@@ -263,25 +267,6 @@ class App:
             return failed_answer(LookupError(call.name))
         async with self.read() as conn:
             return await handler(conn, call)
-
-    async def _projections(self) -> list[dict[str, Any]]:
-        async with self.read() as conn:
-            rows = await conn.execute(
-                text(
-                    f"SELECT projection, stream, position, updated_at FROM {self.service.name}.projection_position "
-                    "ORDER BY projection, stream"
-                )
-            )
-            return [
-                {
-                    "service": self.service.name,
-                    "projection": row.projection,
-                    "stream": row.stream,
-                    "position": row.position,
-                    "updated_at": row.updated_at.isoformat(),
-                }
-                for row in rows
-            ]
 
     def all_queries(self) -> QueryHandlers:
         common: dict[str, QueryHandler] = dict(dead_letter_queries(self.service.name))
@@ -317,6 +302,10 @@ class App:
         self.inbox = Inbox(self.service.name, self.database, js, self.handle_batch)
         self.projectors = {
             projection.name: Projector(self.service.name, projection, self.database, js, self.holder)
+            for projection in self.service.projections
+        }
+        self.rebuilds = {
+            projection.name: Rebuild(self.service.name, projection, self.database, js, self.holder)
             for projection in self.service.projections
         }
         self.outbox.gate, self.outbox.archive = self.relays, Archive(self.service.name, self.nats)
@@ -359,6 +348,8 @@ class App:
             yield self.engine.measure_forever(self.database)
         for projector in self.projectors.values():
             yield projector.run()
+        for rebuild in self.rebuilds.values():
+            yield rebuild.run()
 
     def _acting(self, js: JetStreamContext) -> Iterable[Any]:
         assert self.outbox is not None and self.nats is not None

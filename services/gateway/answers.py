@@ -6,14 +6,14 @@ The bytes are the owner's; these shapes describe them and are not enforced here.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from libs.contracts.identity import GrantFacts
 from libs.contracts.inventory import DeviceTypeFacts, MachineFacts, ProfileFacts, RackFacts, SiteFacts
 from libs.contracts.reservation import ClaimFacts
-from libs.contracts.subscription import SubscriberFacts
+from libs.contracts.subscription import SubscriberFacts, WebhookFacts
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -94,13 +94,18 @@ class Me(_Open):
 
 
 class Rebuilt(_Open):
-    """A projection, made anew from its stream beside the live one, and compared."""
+    """A projection made anew beside the live one: how far it is; once compared, whether both are equal."""
 
-    digest_live: str
-    digest_rebuilt: str
-    equal: bool
+    state: Literal["running", "done", "failed"]
+    progress: float = Field(description="0.0 to 1.0 of the events to read")
+    swap: bool = Field(description="Whether the new one takes the live one's place when they differ")
     events: int
     seconds: float
+    digest_live: str | None
+    digest_rebuilt: str | None
+    equal: bool | None
+    changes: dict[str, Any] | None = Field(description="After a swap: rows removed and added, by table")
+    error: str | None
 
 
 class DeadLetter(_Open):
@@ -133,6 +138,24 @@ class Credentials(BaseModel):
 
 class SubscriberMade(SubscriberFacts):
     credentials: Credentials | None = Field(None, description="Null when the request is a repeat: rotate for new ones")
+
+
+class WebhookDocument(WebhookFacts):
+    """A webhook, and how sending goes."""
+
+    failures: int = Field(0, description="Failures in a row; 0: it works")
+    failing_since: datetime | None = None
+    delivered: int = 0
+    caught_up: bool = False
+    gaps: int = Field(0, description="Missing events that it was told of")
+    waiting: int = 0
+    given_up: int = 0
+    last_delivered_at: datetime | None = None
+    last_error: str | None = None
+
+
+class WebhookMade(WebhookFacts):
+    signing_key: str | None = Field(None, description="Checks signatures. Null when the request is a repeat: rotate")
 
 
 class EventDocument(_Open):

@@ -12,7 +12,9 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from libs.contracts.causes import Cause
 from libs.contracts.identity import Role, ScopeKind
+from libs.contracts.subscription import Signature
 from libs.contracts.text import display_name
+from services.gateway.filters import EventService
 from services.gateway.visible_text import one_line
 
 SLUG_FORM = "1 to 63 of a-z, 0-9 and inner dashes"
@@ -23,6 +25,7 @@ Line = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterVali
 Title = Annotated[str, StringConstraints(min_length=1, max_length=400), AfterValidator(display_name)]
 Prose = Annotated[str, StringConstraints(max_length=2000, strip_whitespace=True)]
 Subject = Annotated[str, StringConstraints(min_length=1, max_length=400), AfterValidator(one_line)]
+Url = Annotated[str, StringConstraints(min_length=1, max_length=2000), AfterValidator(one_line)]
 Begin = Literal["now", "start"] | AwareDatetime
 PUBLIC_KEY_FORM = "an OpenSSH public key line such as 'ssh-ed25519 AAAA… name'"
 _KEY_KINDS = "ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)|sk-(?:ssh-ed25519|ecdsa-sha2-nistp256)@openssh\\.com"
@@ -197,6 +200,45 @@ class Rotate(Body):
     grace_seconds: int = Field(0, ge=0, le=604_800, strict=True, description="So long the old ones are good, too")
 
 
+class CreateWebhook(Body):
+    """Events as CloudEvents over HTTP, signed (Standard Webhooks). Empty lists: everything that its tenant may see."""
+
+    model_config = example(name="billing", url="https://billing.example.com/slipway", services=["cost"])
+    name: Slug = Field(description=f"Name of the webhook, unique in its tenant: {SLUG_FORM}")
+    url: Url = Field(description="an https URL with a public address")
+    tenant: Slug | None = Field(None, description=f"Whose events: {SLUG_FORM}; operators: of all when left out")
+    services: list[EventService] = Field(default_factory=list, max_length=20)
+    types: list[Line] = Field(default_factory=list, max_length=50, description="CloudEvents types")
+    entities: list[Line] = Field(default_factory=list, max_length=50, description="Ids of things")
+    signature: Signature = Field(Signature.HMAC, description="A shared secret, or a key pair of which you get one half")
+    begin: Begin | None = Field(None, description="`now` (default), `start` of what is kept, or an instant")
+
+
+class ChangeWebhook(Body):
+    """What is left out stays as it is."""
+
+    model_config = example(url="https://billing.example.com/v2/slipway")
+    url: Url | None = Field(None, description="an https URL with a public address")
+    services: list[EventService] | None = Field(None, max_length=20)
+    types: list[Line] | None = Field(None, max_length=50)
+    entities: list[Line] | None = Field(None, max_length=50)
+
+
+class Replay(Body):
+    """From an instant or the `start` of what is kept; or of one `service` what comes `after` a number."""
+
+    model_config = example(begin="2026-11-30T10:00:00Z")
+    begin: Literal["start"] | AwareDatetime | None = None
+    service: EventService | None = None
+    after: int | None = Field(None, ge=0, strict=True, description="`sequence`; a tenant's webhook: `tenantsequence`")
+
+    @model_validator(mode="after")
+    def one_of_them(self) -> Self:
+        if (self.begin is None) == (self.service is None) or (self.service is None) != (self.after is None):
+            raise ValueError("give 'begin', or 'service' together with 'after'")
+        return self
+
+
 class CreateOrganization(Body):
     """`id` is in paths, events and accounts, so that the name may change."""
 
@@ -304,3 +346,10 @@ class AcceptRestore(Body):
     model_config = example(epoch=2, reason="backup of 02:00 after the disk failed; difference checked, INC-812")
     epoch: int = Field(ge=2, strict=True)
     reason: Line = Field(description="one line of at most 500 characters")
+
+
+class Rebuild(Body):
+    """`swap`: when it differs, the new one takes the live one's place in one step."""
+
+    model_config = example(swap=False)
+    swap: bool = False

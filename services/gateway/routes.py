@@ -21,7 +21,7 @@ from libs.contracts.inventory import DeviceTypeFacts, MachineFacts, ProfileFacts
 from libs.contracts.operations import OperationFacts
 from libs.contracts.provisioning import ClusterFacts, ImageFacts, NodeFacts, TemplateFacts
 from libs.contracts.reservation import ClaimFacts, ReservationFacts
-from libs.contracts.subscription import SubscriberFacts
+from libs.contracts.subscription import SubscriberFacts, WebhookFacts
 from libs.contracts.validation import FindingFacts, RunFacts
 from services.gateway import answers, bodies, filters
 from services.gateway.answers import Document, Page, Started
@@ -247,8 +247,23 @@ ROUTES: tuple[Route, ...] = (
     write(BOTH, "POST", "/subscribers/{id}/rotate", "subscription.rotate_subscriber", answers.SubscriberMade, "Replace a subscriber's credentials", bodies.Rotate),
     write(BOTH, "DELETE", "/subscribers/{id}", "subscription.delete_subscriber", SubscriberFacts, "Delete a subscriber and its place in the stream", guarded=True),
 
+    read(BOTH, "/webhooks", "subscription.list_webhooks", Page[answers.WebhookDocument], "List webhooks and how sending goes", filters.SubscriberQuery),
+    read(BOTH, "/webhooks/{id}", "subscription.get_webhook", answers.WebhookDocument, "Show a webhook, by id or name"),
+    write(BOTH, "POST", "/webhooks", "subscription.create_webhook", answers.WebhookMade, "Have events sent to a URL, signed", bodies.CreateWebhook, 201, fill=Fill.TENANT),
+    write(BOTH, "PATCH", "/webhooks/{id}", "subscription.change_webhook", WebhookFacts, "Change a webhook's URL or what it wants", bodies.ChangeWebhook, guarded=True),
+    write(BOTH, "POST", "/webhooks/{id}/pause", "subscription.pause_webhook", WebhookFacts, "Send nothing until it is enabled; nothing is lost"),
+    write(BOTH, "POST", "/webhooks/{id}/enable", "subscription.enable_webhook", WebhookFacts, "Go on where a paused or disabled webhook stopped"),
+    write(BOTH, "POST", "/webhooks/{id}/rotate", "subscription.rotate_webhook", answers.WebhookMade, "Replace a webhook's signing key", bodies.Rotate),
+    write(BOTH, "POST", "/webhooks/{id}/test", "subscription.test_webhook", Document, "Send a ping", status=202),
+    write(BOTH, "POST", "/webhooks/{id}/replay", "subscription.replay_webhook", Document, "Send events again", bodies.Replay, 202),
+    write(BOTH, "DELETE", "/webhooks/{id}", "subscription.delete_webhook", WebhookFacts, "Delete a webhook", guarded=True),
+    read(BOTH, "/webhooks/{id}/deliveries", "subscription.list_deliveries", Page[Document], "List deliveries that wait, were given up, or waited and got through", filters.DeliveryQuery),
+    read(BOTH, "/webhooks/{id}/deliveries/{delivery_id}", "subscription.get_delivery", Document, "Show a delivery and its event"),
+    write(BOTH, "POST", "/webhooks/{id}/deliveries/{delivery_id}/retry", "subscription.retry_delivery", Document, "Try a delivery that was given up again", status=202),
+
     read(O, "/projections", f"{Owner.OF_SERVICE}.projections", Document, "List a service's projections", filters.ServiceQuery),
-    write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection from its stream and compare", patience_seconds=120),
+    write(O, "POST", "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_projection", answers.Rebuilt, "Rebuild a projection beside the live one, compare, and swap it in if asked", bodies.Rebuild, 202, patience_seconds=30),
+    read(O, "/projections/{service}/{name}/rebuild", f"{Owner.OF_SERVICE}.rebuild_progress", answers.Rebuilt, "How far a rebuild is, or what it found"),
     read(O, "/services/{service}/restore", f"{Owner.OF_SERVICE}.restore", Document, "What a restored database lacks of its event stream", filters.PageQuery, patience_seconds=120),
     write(O, "POST", "/services/{service}/restore/accept", f"{Owner.OF_SERVICE}.accept_restore", Document, "Go on after a restore, as a human has decided", bodies.AcceptRestore, patience_seconds=120),
     read(O, "/services/{service}/dead-letters", f"{Owner.OF_SERVICE}.dead_letters", Page[answers.DeadLetter], "List messages that a service could not handle", filters.DeadLetterQuery),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -206,10 +206,27 @@ class Services(Collection[Document]):
     async def projections(self, service: str) -> Page[Document]:
         return Page(await self._read("/projections", service=service), Document)
 
-    async def rebuild(self, service: str, name: str) -> Document:
-        """Build a projection anew from its stream beside the live one, and compare."""
+    async def rebuild(
+        self, service: str, name: str, *, swap: bool = False, on_progress: Callable[[Document], None] | None = None
+    ) -> Document:
+        """Build a projection anew beside the live one, compare, and with `swap` put it in the live one's place.
+
+        Returns when it has ended; `on_progress` is told how far it is. A rebuild that runs already is joined.
+        """
         path = f"/projections/{segment(service)}/{segment(name)}/rebuild"
-        return Document.of(await self._write("POST", path))
+        document = Document.of(await self._write("POST", path, {"swap": swap}))
+        while document.raw.get("state") == "running":
+            if on_progress is not None:
+                on_progress(document)
+            await asyncio.sleep(WATCH_EVERY_SECONDS)
+            document = await self.rebuild_progress(service, name)
+        if on_progress is not None:
+            on_progress(document)
+        return document
+
+    async def rebuild_progress(self, service: str, name: str) -> Document:
+        """How far the newest rebuild is, or what it found."""
+        return Document.of(await self._read(f"/projections/{segment(service)}/{segment(name)}/rebuild"))
 
     async def dead_letters(self, service: str, **filters: Filter) -> AsyncIterator[Page[Document]]:
         """Messages that the service could not handle; filters: cause, type, key, subject, error, since, before."""

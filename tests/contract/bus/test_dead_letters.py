@@ -21,12 +21,12 @@ from tests.contract.bus.toy import Switches
 INBOX = bus_tables("inventory").inbox
 
 
-async def asked(app: App, name: str, **params: Any) -> Answer:
-    return await app.run_query(Call(name=name, actor="user:op", correlation_id="c", params=params))
+async def asked(app: App, call: str, /, **params: Any) -> Answer:
+    return await app.run_query(Call(name=call, actor="user:op", correlation_id="c", params=params))
 
 
-async def told(app: App, name: str, **params: Any) -> Answer:
-    return await app.run_call(Call(name=name, actor="user:op", correlation_id="c", params=params))
+async def told(app: App, call: str, /, **params: Any) -> Answer:
+    return await app.run_call(Call(name=call, actor="user:op", correlation_id="c", params=params))
 
 
 async def letters(app: App, **filters: Any) -> list[dict[str, Any]]:

@@ -12,13 +12,13 @@ from services.gateway.filters import ListQuery, PageQuery, Query
 from services.gateway.routes import ROUTES, Owner, Route
 
 SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit", "subscription")
-SHELL_READS = {"get_operation", "projections", "dead_letters", "dead_letter", "restore"}
+SHELL_READS = {"get_operation", "projections", "dead_letters", "dead_letter", "restore", "rebuild_progress"}
 SHELL_WRITES = {
     "cancel_operation", "resume_operation", "rebuild_projection", "redrive", "drop_dead_letter", "redrive_many", "accept_restore"
 }  # fmt: skip
 FIXED = [route for route in ROUTES if route.owner not in tuple(Owner) and not route.streams]
 # Lists whose owner builds the listing for each request.
-BUILT = {"list_usage", "list_events", "list_nodes", "list_sources"}
+BUILT = {"list_deliveries", "list_usage", "list_events", "list_nodes", "list_sources"}
 # What an owner handles itself, beside its listing.
 HANDLED = {"from", "to", "open", "q", *PageQuery.model_fields, *ListQuery.model_fields}
 
