@@ -24,7 +24,7 @@ from chaos.world import World
 from deploy.local.layout import SERVICES, SITE
 
 REPEATED_MESSAGES = 40
-GROWTH_SECONDS = 30.0  # How long a stream is given to get messages that it can lose.
+GROWTH_SECONDS = 60.0  # How long a stream is given to get messages that it can lose.
 BROKER_TRIES = 40
 # What the simulated site's faults file says for each target of break_machine.
 MACHINE_FAULTS: dict[str, dict[str, Any]] = {
@@ -182,8 +182,9 @@ class Faults:
     async def lose_tail(self, fault: Fault) -> str:
         """Kill the broker, put an older copy of the stream's store in the place of its own, start it again.
 
-        Of three servers one loses what it stored since, all streams together: a store does not fit the log of another
-        time. The others bring it up to date.
+        The copy is of a stopped server: what a crash at that moment would have left behind. Of three servers one loses
+        what it stored since, all streams together: a store does not fit the log of another time. The others bring it
+        up to date.
         """
         world = self.world
         name = world.hubs[fault.number % len(world.hubs)]
@@ -191,7 +192,7 @@ class Faults:
         store = streams / fault.target if len(world.hubs) == 1 else streams.parent.parent.parent
         copy = world.stack.var / "older" / f"{fault.number}"
         async with world.hold(name):
-            await world.kill(name)
+            await world.pause(name)
             shutil.copytree(store, copy)
         first = await self._last_sequence(fault.target)
         await asyncio.sleep(fault.seconds)
