@@ -8,6 +8,8 @@ with every event of a service (stamped by its sequencer; equal to the stream seq
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, NoReturn
 
@@ -19,6 +21,9 @@ from libs.contracts.text import clean
 
 NONE_TOKEN = "-"  # "no site" or "no tenant" in a subject
 MAX_MESSAGE_BYTES = 256 * 1024
+MAX_DEPTH = (
+    100  # Levels of lists and objects in one another; ours have a dozen, PostgreSQL and Python allow some hundreds.
+)
 SYSTEM_ACTOR = "system:slipway"
 
 
@@ -92,12 +97,41 @@ def _loads(payload: bytes) -> Any:
     except orjson.JSONDecodeError:
         if b"\\ud" not in payload and b"\\uD" not in payload:
             raise
-        return clean(json.loads(payload, parse_constant=_no_number))
+        value = json.loads(payload, parse_constant=_no_number, parse_int=_whole, parse_float=_finite)
+        return clean(_shallow(value, payload))
+    _shallow(value, payload)
     return clean(value) if b"\\u0000" in payload else value
 
 
+def _shallow(value: Any, payload: bytes) -> Any:
+    """`value`, unless it is nested deeper than whoever reads it next can follow. Few brackets can't nest deep."""
+    level = [value] if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH else []
+    for _ in range(MAX_DEPTH):
+        level = [inner for each in level for inner in _inside(each)]
+    if level:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+# What the fast parser refuses, or the encoder can't write again.
 def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON number")
+
+
+def _whole(text: str) -> int:
+    number = int(text) if len(text) <= 20 else 2**64
+    return number if -(2**63) <= number < 2**64 else _no_number(text[:40])
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text[:40])
 
 
 def sequence_text(number: int) -> str:

@@ -23,6 +23,7 @@ from libs.contracts.envelope import Envelope, now_utc
 from libs.contracts.ids import new_uuid
 from libs.contracts.message import Message
 from libs.contracts.replies import Reply
+from libs.contracts.upcasters import UPCASTERS
 from libs.runtime.health import Health
 from libs.runtime.logs import set_up_logging
 from libs.runtime.tasks import end_all
@@ -213,6 +214,7 @@ def main() -> int:
             print(f"SLIPWAY_{'_'.join(map(str, wrong['loc'])).upper()}: {wrong['msg']}", file=sys.stderr)
         return EXIT_SETTINGS
     set_up_logging(f"satellite-{settings.site}", settings.log_format, settings.log_level)
+    UPCASTERS.check()
     try:
         asyncio.run(_serve_until_signalled(settings))
     except (SettingMissing, StateFolderInUse, SiteError) as error:

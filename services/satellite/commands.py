@@ -14,7 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from libs.contracts.envelope import Envelope
-from libs.contracts.message import Message, json_data, message_class
+from libs.contracts.message import Message, json_data
 from libs.contracts.replies import Reply, ok, refused, unknown
 from libs.contracts.site import (
     CollectEvidence,
@@ -27,6 +27,7 @@ from libs.contracts.site import (
     RunTemplate,
     SanitizeNode,
 )
+from libs.contracts.versions import NewerMessage, known_class, parse_version, todays
 from services.satellite.collectors import collect
 from services.satellite.errors import SiteError
 from services.satellite.ports import Host, LogSink, Site
@@ -107,27 +108,23 @@ HANDLERS: dict[type[Message], Callable[[Attempt, Any], Awaitable[Reply]]] = {
 
 def command_of(envelope: Envelope) -> Message | Reply:
     """The command in `envelope`, or the refusal that says what is wrong with it."""
-    version = _version(envelope)
-    cls = message_class(envelope.type, version)
-    if cls is None or cls not in HANDLERS:
+    try:
+        read = todays(envelope)
+    except NewerMessage:
+        read = None
+    cls = known_class(read) if read is not None else None
+    if read is None or cls is None or cls not in HANDLERS:
         return refused(
             "command_unsupported",
-            f"This satellite has no command {envelope.type} version {version}.",
+            f"This satellite has no command {envelope.type} version {parse_version(envelope)}.",
             "Update the satellite, or send a command that it knows.",
         )
     try:
-        return cls.model_validate(envelope.data)
+        return cls.model_validate(read.data)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "the whole"
         return refused("command_invalid", f"{envelope.type}: {field}: {first['msg']}", "Correct the command's sender.")
-
-
-def _version(envelope: Envelope) -> int:
-    """The message's version from its schema's name ("….v1.json"); 1 when it names none."""
-    _, _, tail = (envelope.dataschema or "").rpartition(".v")
-    number = tail.removesuffix(".json")
-    return int(number) if number.isdecimal() else 1
 
 
 async def execute(envelope: Envelope, attempt: Attempt) -> Reply:

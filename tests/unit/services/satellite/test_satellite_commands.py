@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 import pytest
 
 import libs.contracts.all  # noqa: F401
+from libs.contracts import versions
 from libs.contracts.envelope import MAX_MESSAGE_BYTES, Envelope
 from libs.contracts.replies import Outcome, ok
 from libs.contracts.site import InspectNode
-from services.satellite.commands import Attempt, execute
+from libs.contracts.upcasters import Upcasters
+from services.satellite.commands import Attempt, command_of, execute
 from services.satellite.messages import reply_envelope
 from services.satellite.ports import Site
 
@@ -60,6 +62,14 @@ async def test_a_command_that_cannot_be_read_is_refused_by_name(envelope: Envelo
     assert reply.problem is not None
     assert reply.problem.code == code
     assert word in reply.problem.message
+
+
+async def test_a_command_of_an_older_version_is_read_as_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    older = Upcasters()
+    older.register(INSPECT.type, 0)(lambda data: {"machine_id": data["machine"], "machine_name": data["machine"]})
+    monkeypatch.setattr(versions, "UPCASTERS", older)
+    read = command_of(command({"machine": "m1"}, schema=INSPECT.dataschema.replace(".v1.", ".v0.")))
+    assert read == InspectNode(machine_id="m1", machine_name="m1")
 
 
 async def test_a_bug_in_an_adapter_is_unknown_and_keeps_its_words_to_the_log() -> None:
