@@ -153,6 +153,8 @@ def upgrade() -> None:
     for table in HISTORY:
         if table != "event_rest":
             op.execute(f"GRANT SELECT, INSERT ON audit.{table} TO {running}")
+    # Only `remove_events` (0004) says what was removed.
+    op.execute(f"REVOKE INSERT ON audit.removal FROM {running}")
 
 
 def _adopt() -> None:

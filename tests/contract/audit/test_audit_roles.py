@@ -47,6 +47,7 @@ async def test_the_running_role_may_add_history_and_never_change_it(postgres: Em
     for part in (*partitions, "audit.event_rest"):
         forbidden += [f"DELETE FROM {part}", f"UPDATE {part} SET digest = ''", f"TRUNCATE {part}", f"DROP TABLE {part}"]
     forbidden += ["DROP TABLE audit.event", "ALTER TABLE audit.event DETACH PARTITION audit.event_rest"]
+    forbidden += ["INSERT INTO audit.removal TABLE audit.removal"]
     for statement in forbidden:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await conn.execute(statement)
