@@ -64,6 +64,7 @@ async def apply_hub(
         await _consumer(js, site_stream(site), "satellite", f"site.{site}.>")
     await _sourced(js, "EVT", [event_stream(name) for name in EVENT_SERVICES], limits["events"], replicas)
     await _stream(js, "DLQ", ["dlq.>"], limits["dead_letters"], replicas)
+    await _stream(js, "REPLAY", ["replay.>"], limits["replays"], replicas)
     await _observations(js, sites, limits["observations"], replicas)
     for service, wants in topology["services"].items():
         await _consumer(

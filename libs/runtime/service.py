@@ -34,6 +34,7 @@ from libs.bus.inbox import Inbox, Received
 from libs.bus.outbox import Outbox
 from libs.bus.pressure import Limits, Pressure
 from libs.bus.refill import LostCommands
+from libs.bus.replay import Replays
 from libs.bus.restore import entities_of
 from libs.bus.retention import Policy, Retention
 from libs.bus.tables import bus_tables
@@ -45,7 +46,7 @@ from libs.contracts.replies import REPLY_TYPE, refused
 from libs.contracts.upcasters import UPCASTERS
 from libs.contracts.versions import NewerMessage, known_class, todays
 from libs.projection import Projection, Projector, Rebuild
-from libs.runtime import projection_calls
+from libs.runtime import projection_calls, replay_calls
 from libs.runtime.answering import Answering
 from libs.runtime.broker import RECONNECT_SECONDS, connect
 from libs.runtime.calls import (
@@ -72,7 +73,11 @@ from libs.saga.engine import OperationEvents, SagaEngine
 from libs.saga.parking import park_all
 
 # What the shell answers itself, beside handlers.
-SHELL_CALLS = ("projections", "rebuild_projection", "rebuild_progress", "restore", "accept_restore")
+SHELL_CALLS = (
+    *("projections", "rebuild_projection", "rebuild_progress"),
+    *("restore", "accept_restore"),
+    *("replays", "replay", "start_replay", "cancel_replay"),
+)
 TIMER_IDLE_SECONDS = 0.5  # Timers are limits of seconds and more; half a second late is early enough.
 
 log = structlog.get_logger("service")
@@ -124,6 +129,7 @@ class App:
         self.inbox: Inbox | None = None
         self.projectors: dict[str, Projector] = {}
         self.rebuilds: dict[str, Rebuild] = {}
+        self.replays: Replays | None = None
         # What keeps this process from writing, and from publishing; both are open until something is known against it.
         self.writes, self.relays = Gate(), Gate()
         limits = Limits(self.settings.outbox_soft_limit, self.settings.outbox_hard_limit)
@@ -214,6 +220,10 @@ class App:
         """A write of the gateway."""
         if call.name == "rebuild_projection":
             return await projection_calls.rebuild(self.rebuilds, call)
+        if self.replays is not None and call.name == "start_replay":
+            return await replay_calls.start(self.replays, call)
+        if self.replays is not None and call.name == "cancel_replay":
+            return await replay_calls.cancel(self.replays, call)
         if call.name == "accept_restore" and self.history is not None:
             return await self._accept_restore(self.history, call)
         if self.writes.reasons:
@@ -258,6 +268,10 @@ class App:
         if call.name == "projections":
             async with self.read() as conn:
                 return await projection_calls.listed(conn, self.service.name)
+        if self.replays is not None and call.name == "replays":
+            return await replay_calls.listed(self.replays)
+        if self.replays is not None and call.name == "replay":
+            return await replay_calls.shown(self.replays, call)
         if call.name == "rebuild_progress":
             return await projection_calls.rebuild_progress(self.rebuilds, call)
         if call.name == "restore" and self.history is not None:
@@ -304,6 +318,7 @@ class App:
             projection.name: Projector(self.service.name, projection, self.database, js, self.holder)
             for projection in self.service.projections
         }
+        self.replays = Replays(self.service.name, self.database, js, self.holder)
         self.rebuilds = {
             projection.name: Rebuild(self.service.name, projection, self.database, js, self.holder)
             for projection in self.service.projections
@@ -348,6 +363,8 @@ class App:
             yield self.engine.measure_forever(self.database)
         for projector in self.projectors.values():
             yield projector.run()
+        assert self.replays is not None
+        yield self.replays.run()
         for rebuild in self.rebuilds.values():
             yield rebuild.run()
 

@@ -353,3 +353,17 @@ class Rebuild(Body):
 
     model_config = example(swap=False)
     swap: bool = False
+
+
+class Replay(Body):
+    """Which events to publish once more. `first` and `last` are sequences; everything given must match."""
+
+    model_config = example(name="rebuild-search", since="2026-11-30T10:00:00Z", entity=["m-1"])
+    name: Slug = Field(description=f"They come on replay.<name>.>: {SLUG_FORM}")
+    first: int | None = Field(None, ge=1, strict=True)
+    last: int | None = Field(None, ge=1, strict=True)
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
+    entity: list[Name] = Field(default_factory=list, max_length=50, description="Ids of what they are about")
+    type: list[Name] = Field(default_factory=list, max_length=50, description="CloudEvents types")
+    tenant: list[Name] = Field(default_factory=list, max_length=50)

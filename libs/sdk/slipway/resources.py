@@ -260,6 +260,24 @@ class Services(Collection[Document]):
         path = f"/services/{segment(service)}/dead-letters/redrive"
         return Document.of(await self._write("POST", path, wanted))
 
+    async def start_replay(self, service: str, name: str, **wanted: Any) -> Document:
+        """Publish events once more on replay.<name>.>; wanted: first, last, since, until, entity, type, tenant."""
+        body = {"name": name, **wanted}
+        return Document.of(await self._write("POST", f"/services/{segment(service)}/replays", body))
+
+    async def replay(self, service: str, replay_id: str) -> Document:
+        """How far a replay is."""
+        return Document.of(await self._read(f"/services/{segment(service)}/replays/{segment(replay_id)}"))
+
+    async def replays(self, service: str) -> Page[Document]:
+        """The newest replays of a service's events."""
+        return Page(await self._read(f"/services/{segment(service)}/replays"), Document)
+
+    async def cancel_replay(self, service: str, replay_id: str) -> Document:
+        """Stop it where it is."""
+        path = f"/services/{segment(service)}/replays/{segment(replay_id)}/cancel"
+        return Document.of(await self._write("POST", path))
+
     async def restore(self, service: str) -> Document:
         """What the service's restored database lacks of its stream; `waiting` says whether it waits for a human."""
         path = f"/services/{segment(service)}/restore"

@@ -57,7 +57,7 @@ async def stream_events(bench: Bench) -> list[Envelope]:
 
 async def outbox_is_empty(app: App) -> bool:
     async with app.read() as conn:
-        return await scalar(conn, "SELECT count(*) FROM inventory.outbox WHERE published_at IS NULL") == 0
+        return bool(await scalar(conn, "SELECT count(*) FROM inventory.outbox WHERE published_at IS NULL") == 0)
 
 
 async def test_a_command_becomes_state_event_and_projection(bench: Bench) -> None:

@@ -111,7 +111,7 @@ async def _nothing_acts(bench: Bench, app: App, operation: str, newer: list[Enve
 
 
 async def _landed(app: App, key: str) -> bool:
-    return await _row(app, f"SELECT count(*) FROM inventory.inbox WHERE key = '{key}'") == 1
+    return bool(await _row(app, f"SELECT count(*) FROM inventory.inbox WHERE key = '{key}'") == 1)
 
 
 async def _told_the_epoch(bench: Bench) -> bool:

@@ -354,7 +354,7 @@ VERBS = {
     "organizations": "list create",
     "tenants": "list show create",
     "grants": "list create revoke",
-    "events": "list export verify tail",
+    "events": "list export verify tail replay replays",
     "audit": "gaps checkpoint checkpoints keys",
     "audit retention": "show preview set run",
     "audit holds": "list place release",

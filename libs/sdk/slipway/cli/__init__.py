@@ -20,6 +20,7 @@ from slipway.cli import (
     money,
     operations,
     people,
+    replaying,
     restore,
     signing_in,
     subscribers,
@@ -81,6 +82,7 @@ for noun in (
 people.add_commands(app)
 history.add_commands(app)
 live.add_commands(history.events)
+replaying.add_commands(history.events)
 signing_in.add_commands(app)
 
 

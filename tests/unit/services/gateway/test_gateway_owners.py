@@ -12,10 +12,20 @@ from services.gateway.filters import ListQuery, PageQuery, Query
 from services.gateway.routes import ROUTES, Owner, Route
 
 SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit", "subscription")
-SHELL_READS = {"get_operation", "projections", "dead_letters", "dead_letter", "restore", "rebuild_progress"}
+SHELL_READS = {
+    "get_operation",
+    "projections",
+    "dead_letters",
+    "dead_letter",
+    "restore",
+    "rebuild_progress",
+    "replays",
+    "replay",
+}
 SHELL_WRITES = {
-    "cancel_operation", "resume_operation", "rebuild_projection", "redrive", "drop_dead_letter", "redrive_many", "accept_restore"
-}  # fmt: skip
+    *("cancel_operation", "resume_operation", "rebuild_projection", "accept_restore"),
+    *("redrive", "drop_dead_letter", "redrive_many", "start_replay", "cancel_replay"),
+}
 FIXED = [route for route in ROUTES if route.owner not in tuple(Owner) and not route.streams]
 # Lists whose owner builds the listing for each request.
 BUILT = {"list_deliveries", "list_usage", "list_events", "list_nodes", "list_sources"}
