@@ -19,6 +19,7 @@ import yaml
 import libs.contracts.all  # noqa: F401  registers every message
 from libs.contracts.upcasters import UPCASTERS, Upcasters
 from tools.generation.compatibility import changes, new_values
+from tools.generation.consumers import outside
 from tools.generation.messages import COMPATIBILITY, SHARED, all_messages, schema_path, schemas
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,6 +109,10 @@ def findings(kept: Mapping[str, Release], now: Release, upcasters: Upcasters = U
 def _of_message(release: str, name: str, schema: Any, now: Mapping[str, Any], upcasters: Upcasters) -> list[Finding]:
     type_, version = split_name(name)
     if name not in now:
+        readers = [each.who for each in outside() if each.message == name]
+        if readers:
+            what = f"the message is gone, and consumers.yaml says that {', '.join(readers)} still reads it"
+            return [Finding(release, name, what, "Publish it until they have moved, then remove them there.")]
         if upcasters.leads_on(type_, version):
             return []
         what = "the message is gone, and nothing brings what was sent to a newer version"

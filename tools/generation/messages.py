@@ -19,6 +19,7 @@ from libs.contracts.calls import Answer, Call
 from libs.contracts.envelope import Envelope
 from libs.contracts.message import Kind, Message, MessageType, registry
 from libs.contracts.replies import Reply
+from tools.generation.consumers import consumers, outside
 
 Files = dict[str, str]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -90,6 +91,7 @@ def schemas() -> Files:
 
 def index() -> Files:
     """schemas/index.yaml: one entry a message."""
+    declared = outside()
     entries = [
         {
             "type": kind.type,
@@ -99,6 +101,7 @@ def index() -> Files:
             "subject": subject_pattern(kind),
             "stream": stream(kind),
             "compatibility": COMPATIBILITY[kind.kind],
+            "consumers": consumers(kind, declared),
             "schema": schema_path(kind).removeprefix("schemas/"),
             "example": example_path(kind).removeprefix("schemas/"),
         }
@@ -109,6 +112,8 @@ def index() -> Files:
         "# backward_transitive: readers of this version read every earlier message of the type (logs are read again).\n"
         "# backward: readers of this version read what the release before it sends.\n"
         "# In both: fields are only added, with a default; anything else is a new version beside the old one.\n"
+        "# consumers: services that read this version, by what they declare, and those outside named in consumers.yaml.\n"
+        "# The owner publishes a version for as long as somebody reads it.\n"
     )
     text = yaml.safe_dump({"messages": entries}, sort_keys=False, allow_unicode=True, width=120)
     return {"schemas/index.yaml": head + text}

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, create_model
 from libs.contracts.upcasters import Upcasters
 from tools import check_compatibility as tool
 from tools.generation.compatibility import changes, new_values
+from tools.generation.consumers import Consumer
 
 
 class Colour(StrEnum):
@@ -129,13 +130,19 @@ def test_today_can_be_released_beside_every_kept_release() -> None:
     assert len(tool.releases()["0.1.0"]["messages"]) > 80
 
 
-def test_a_message_that_is_gone_is_refused_unless_an_upcaster_leads_on() -> None:
+def test_a_message_that_is_gone_is_refused_unless_an_upcaster_leads_on_and_nobody_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept = {"0.1.0": _release(**{EVENT: RELEASED})}
     (gone,) = tool.findings(kept, _release())
     assert gone.message == EVENT and "upcaster from version 1" in gone.remedy
     upcasters = Upcasters()
     upcasters.register("slipway.inventory.rack.updated", 1)(dict)
     assert tool.findings(kept, _release(), upcasters) == []
+    planning = Consumer(message=EVENT, who="planning", until="2027-06-30")
+    monkeypatch.setattr(tool, "outside", lambda: [planning])
+    (read,) = tool.findings(kept, _release(), upcasters)
+    assert "planning still reads it" in read.what
 
 
 def test_the_remedy_of_a_refused_change_is_the_next_version_beside_it() -> None:

@@ -11,7 +11,9 @@ import yaml
 
 from libs.contracts.envelope import decode
 from libs.contracts.message import Message, json_data, message_class, registry
+from libs.contracts.upcasters import Upcasters
 from tools.generate import differing, wanted
+from tools.generation import consumers
 from tools.generation.messages import all_messages, example_path, schema_path, subject_pattern
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,6 +70,35 @@ def test_the_schema_that_a_message_names_exists(message: type[Message]) -> None:
     schema = json.loads((ROOT / schema_path(message.message_type)).read_text())
     assert schema["$id"] == message.message_type.dataschema
     assert set(schema["properties"]) == set(message.model_fields)
+
+
+def test_the_index_says_who_reads_what() -> None:
+    entries = {
+        f"{e['type']}.v{e['version']}": e for e in yaml.safe_load((ROOT / "schemas/index.yaml").read_text())["messages"]
+    }
+    readers = {name: entry["consumers"] for name, entry in entries.items()}
+    assert readers["slipway.command.reservation.hold_machines.v1"] == ["reservation"]
+    assert readers["slipway.site.ironic.deploy.v1"] == ["satellite"]
+    assert {"reservation", "provisioning", "audit"} <= set(readers["slipway.inventory.rack.updated.v1"])
+    assert readers["slipway.observation.runner.log.v1"] == ["provisioning"]
+    assert readers["slipway.observation.ironic.node.v1"] == ["inventory"]
+
+
+def test_who_reads_an_older_version_is_whoever_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = message_class("slipway.inventory.rack.updated", 1).message_type  # type: ignore[union-attr]
+    planning = consumers.Consumer(message=f"{kind.type}.v1", who="planning", until="2027-06-30")
+    superseded = Upcasters()
+    superseded.register(kind.type, 1)(dict)
+    monkeypatch.setattr(consumers, "UPCASTERS", superseded)
+    assert consumers.consumers(kind, [planning]) == ["planning (until 2027-06-30)"]
+    assert consumers.consumers(kind, []) == []
+
+
+def test_an_entry_of_the_consumers_that_is_wrong_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "consumers.yaml"
+    file.write_text("consumers: [{message: slipway.x.v1, who: somebody, until: someday}]")
+    with pytest.raises(ValueError, match="until"):
+        consumers.outside(file)
 
 
 def test_no_two_messages_share_a_subject() -> None:
