@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """`arguments`: those of the command line when None. Ends with SystemExit(2) when they make no sense."""
     given = _arguments(arguments)
     console = Console()
+    # However we are asked to end: what was started is taken down first. A shell in the background has SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     set_up_logging("chaos", "pretty", "error")
     if given.list:
         for kind in kinds().values():

@@ -103,7 +103,7 @@ class Faults:
         """
         world = self.world
         data = world.stack.postgres.data
-        copy = data.with_name("postgres.older")
+        copy = data.with_name(f"postgres.older.{fault.number}")
         async with world.hold("postgres"):
             await world.kill("postgres")
             taken_at = datetime.now(UTC)

@@ -193,7 +193,8 @@ class World:
             return []
 
     async def kill(self, name: str) -> None:
-        """kill -9, and wait until nothing of it is left."""
+        """kill -9, and wait until nothing of it is left. Stopped first, so that it can't have another child meanwhile."""
+        self._signal(name, signal.SIGSTOP)
         members = self.family(name)
         for member in members:
             with contextlib.suppress(psutil.NoSuchProcess):
