@@ -12,6 +12,7 @@ from pathlib import Path
 
 from services.gateway.openapi import document
 from services.gateway.routes import Door
+from tools.check_compatibility import releases
 from tools.generation.asyncapi import asyncapi
 from tools.generation.examples import examples
 from tools.generation.messages import Files, index, schemas
@@ -30,7 +31,15 @@ def wanted(root: Path = ROOT) -> Files:
     for path, text in examples().items():
         kept = root / path
         files[path] = kept.read_text(encoding="utf-8") if kept.exists() else text
-    return files
+    return {**_released(root), **files}
+
+
+def _released(root: Path) -> Files:
+    """Schemas and examples of every message ever released: they stay when the model goes, for the log is read on."""
+    names = {name for release in releases(root).values() for name in release["messages"]}
+    folders = ("schemas/events", "schemas/commands", "schemas/examples")
+    files = (root / folder / f"{name}.json" for folder in folders for name in names)
+    return {str(file.relative_to(root)): file.read_text(encoding="utf-8") for file in files if file.exists()}
 
 
 def differing(root: Path, files: Files) -> list[str]:

@@ -112,7 +112,7 @@ def index() -> Files:
         "# backward_transitive: readers of this version read every earlier message of the type (logs are read again).\n"
         "# backward: readers of this version read what the release before it sends.\n"
         "# In both: fields are only added, with a default; anything else is a new version beside the old one.\n"
-        "# consumers: services that read this version, by what they declare, and those outside named in consumers.yaml.\n"
+        "# consumers: services that read this version, by what they declare, and others as consumers.yaml names.\n"
         "# The owner publishes a version for as long as somebody reads it.\n"
     )
     text = yaml.safe_dump({"messages": entries}, sort_keys=False, allow_unicode=True, width=120)

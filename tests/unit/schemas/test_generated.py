@@ -45,6 +45,15 @@ def test_a_file_that_was_changed_by_hand_is_reported(tmp_path: Path, generated: 
     assert differing(tmp_path, generated) == ["schemas/events/slipway.nobody.says.this.v1.json", "schemas/index.yaml"]
 
 
+def test_schema_and_example_of_a_released_message_stay_when_its_model_goes(tmp_path: Path) -> None:
+    gone = [f"schemas/{folder}/slipway.inventory.lamp.switched.v1.json" for folder in ("events", "examples")]
+    release = {"messages": {"slipway.inventory.lamp.switched.v1": {}}, "shapes": {}}
+    for path, text in {**dict.fromkeys(gone, "{}"), "schemas/released/0.0.1.json": json.dumps(release)}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert set(gone).isdisjoint(differing(tmp_path, wanted(tmp_path)))
+
+
 @pytest.mark.parametrize("message", all_messages(), ids=_named)
 def test_an_example_that_was_sent_once_is_still_read(message: type[Message]) -> None:
     kind = message.message_type
