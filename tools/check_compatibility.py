@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,7 @@ def split_name(name: str) -> tuple[str, int]:
     return type_, int(version)
 
 
+@cache
 def _read_for_ever(name: str) -> bool:
     kinds = {_name(message.message_type): message.message_type.kind for message in all_messages()}
     return name not in kinds or COMPATIBILITY[kinds[name]] == "backward_transitive"
