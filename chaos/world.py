@@ -193,7 +193,7 @@ class World:
             return []
 
     async def kill(self, name: str) -> None:
-        """kill -9, and wait until nothing of it is left. It is stopped first, so that it has no other child meanwhile."""
+        """kill -9, and wait until nothing of it is left. Stopped first: it has no other child meanwhile."""
         self._signal(name, signal.SIGSTOP)
         members = self.family(name)
         for member in members:
