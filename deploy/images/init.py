@@ -39,6 +39,7 @@ from deploy.local.nats_servers import (
     subscribers_issuer,
     subscribers_seed,
 )
+from deploy.local.nats_users import USERS, secret_name, user_entries
 from deploy.local.preparation import DATABASE
 from libs.runtime.migrations import owner_role, running_role
 from services.audit.signing import make_key
@@ -51,8 +52,8 @@ def main() -> None:
     broker_files()
     sign_in_files()
     for service in SERVICES:
-        environment(service, {**bus_environment(), **database_environment(service), **_more(service)})
-    environment("gateway", bus_environment())
+        environment(service, {**bus_environment(service), **database_environment(service), **_more(service)})
+    environment("gateway", bus_environment("gateway"))
     environment(
         "satellite",
         {"SLIPWAY_LEAF_NATS_USER": "satellite", "SLIPWAY_LEAF_NATS_PASSWORD": secret(OWN, f"nats-satellite-{SITE}")},
@@ -89,8 +90,9 @@ def _more(service: str) -> dict[str, str]:
     }
 
 
-def bus_environment() -> dict[str, str]:
-    return {"SLIPWAY_NATS_USER": "services", "SLIPWAY_NATS_PASSWORD": secret(OWN, "nats-services")}
+def bus_environment(user: str) -> dict[str, str]:
+    """Each part has a user of its own at the broker."""
+    return {"SLIPWAY_NATS_USER": user, "SLIPWAY_NATS_PASSWORD": secret(OWN, secret_name(user))}
 
 
 def database_environment(service: str) -> dict[str, str]:
@@ -110,6 +112,8 @@ def broker_files() -> None:
         leaf_port=LEAF_LISTEN_PORT,
         sys_password=secret(OWN, "nats-sys"),
         services_password=secret(OWN, "nats-services"),
+        service_users=user_entries(lambda name: secret(OWN, name)),
+        service_names=", ".join(USERS),
         site_password=site_password,
         subscribers_issuer=subscribers_issuer(OWN),
         site_publish=json.dumps([subject.format(site=SITE) for subject in SITE_PUBLISH]),

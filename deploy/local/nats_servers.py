@@ -10,6 +10,7 @@ from string import Template
 import nkeys
 
 from deploy.local.layout import REPOSITORY, SITE, Ports
+from deploy.local.nats_users import USERS, user_entries
 from libs.runtime.embedded import EmbeddedNats, kept_secret
 
 TEMPLATES = REPOSITORY / "deploy" / "nats"
@@ -77,6 +78,8 @@ def hub(var: Path, ports: Ports) -> EmbeddedNats:
         site=SITE,
         sys_password=secret(var, "nats-sys"),
         services_password=secret(var, "nats-services"),
+        service_users=user_entries(lambda name: secret(var, name)),
+        service_names=", ".join(USERS),
         site_password=secret(var, f"nats-site-{SITE}"),
         subscribers_issuer=subscribers_issuer(var),
         site_publish=_subjects(SITE_PUBLISH, SITE),

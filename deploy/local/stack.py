@@ -18,6 +18,7 @@ import httpx
 from deploy.lab.oidc.provider import OidcLab
 from deploy.local import nats_servers, people
 from deploy.local.layout import REPOSITORY, SERVICES, SITE, Ports
+from deploy.local.nats_users import secret_name
 from deploy.local.preparation import database_url, prepare
 from deploy.local.site_parts import FLEET_FILE, SOFTWARE, Progress, RealSite, SimulatedSite, SiteParts
 from libs.runtime.embedded import EmbeddedPostgres
@@ -165,7 +166,7 @@ class Stack:
         environment = {
             "SLIPWAY_DATABASE_URL": database_url(self.var, self.ports, running_role(name)),
             "SLIPWAY_OWNER_DATABASE_URL": database_url(self.var, self.ports, owner_role(name)),
-            **self._bus_environment(),
+            **self._bus_environment(name),
         }
         match name:
             case "inventory":
@@ -191,7 +192,7 @@ class Stack:
         return self._process(
             "gateway",
             {
-                **self._bus_environment(),
+                **self._bus_environment("gateway"),
                 "SLIPWAY_TENANT_PORT": str(self.ports.tenant_door),
                 "SLIPWAY_OPERATOR_PORT": str(self.ports.operator_door),
                 "SLIPWAY_OIDC_ISSUER": self.oidc.issuer,
@@ -215,11 +216,11 @@ class Stack:
             },
         )
 
-    def _bus_environment(self) -> dict[str, str]:
+    def _bus_environment(self, user: str) -> dict[str, str]:
         return {
             "SLIPWAY_NATS_URL": f"nats://127.0.0.1:{self.ports.hub}",
-            "SLIPWAY_NATS_USER": "services",
-            "SLIPWAY_NATS_PASSWORD": nats_servers.secret(self.var, "nats-services"),
+            "SLIPWAY_NATS_USER": user,
+            "SLIPWAY_NATS_PASSWORD": nats_servers.secret(self.var, secret_name(user)),
         }
 
     def _process(self, name: str, environment: dict[str, str], ports: tuple[int, ...] = ()) -> Process:

@@ -30,6 +30,7 @@ async def connect(settings: ServiceSettings, name: str) -> Client:
             return await nats.connect(
                 settings.nats_url,
                 name=name,
+                inbox_prefix=f"_INBOX_{name}",  # Its own: who may hear its answers is a permission at the broker.
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=RECONNECT_SECONDS,
                 error_cb=on_error,

@@ -80,6 +80,7 @@ async def connect(bus: Client, settings: Settings, cache: AccessCache) -> None:
     await bus.connect(
         url,
         name="gateway",
+        inbox_prefix="_INBOX_gateway",
         user=settings.nats_user or None,
         password=settings.nats_password.get_secret_value() or None,
         max_reconnect_attempts=-1,
