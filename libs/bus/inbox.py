@@ -25,6 +25,7 @@ from libs.bus.admission import EPOCH_TYPE, Known, Refused, admit
 from libs.bus.dead_letters import id_of, letter_row
 from libs.bus.errors import Transient, UnknownMessage, cause_of
 from libs.bus.memory import note_epochs, read_known
+from libs.bus.plans import keep_to_indexes
 from libs.bus.pull import Puller, client_of
 from libs.bus.tables import DEAD, DONE, PENDING, bus_tables
 from libs.bus.topology import inbox_consumer
@@ -64,6 +65,17 @@ class Received:
 
 Row = dict[str, Any]
 
+_KEEP = """INSERT INTO {s}.inbox (message_id, key, subject, payload, state)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[])
+ON CONFLICT (message_id) DO NOTHING"""
+# Of each key the oldest, unless that one waits, is set aside, or is under work elsewhere.
+_CLAIM = f"""SELECT i.id, i.payload, i.attempts FROM {{s}}.inbox i
+WHERE i.state = {PENDING} AND i.due_at <= clock_timestamp() {{which}}
+AND (i.key = '' OR NOT EXISTS (
+    SELECT 1 FROM {{s}}.inbox e WHERE e.key = i.key AND e.id < i.id AND e.state IN ({PENDING}, {DEAD})))
+ORDER BY i.id LIMIT $1 FOR UPDATE SKIP LOCKED"""
+_FINISH = f"UPDATE {{s}}.inbox SET state = {DONE}, done_at = now(), error = NULL WHERE id = ANY($1::bigint[])"
+
 # Handles a batch inside the given transaction; whatever it raises rolls all of it back.
 BatchHandler = Callable[[AsyncConnection, Sequence[Received]], Awaitable[None]]
 
@@ -81,6 +93,9 @@ class Inbox:
     def __init__(self, service: str, database: Database, js: JetStreamContext, handle: BatchHandler) -> None:
         self.service, self.database, self.js, self.handle = service, database, js, handle
         self.table = bus_tables(service).inbox
+        self._keep, self._finish = _KEEP.format(s=service), _FINISH.format(s=service)
+        self._next, self._this = _CLAIM.format(s=service, which=""), _CLAIM.format(s=service, which="AND i.id = $2")
+        self._backlog = False
         self._woken = asyncio.Event()
 
     # -- landing --------------------------------------------------------------------------------
@@ -115,7 +130,8 @@ class Inbox:
         async with self.database.transaction() as conn:
             rows, refused, raised = self._sorted(stream, messages, await read_known(conn, self.service))
             if rows:
-                await conn.execute(on_conflict, rows)
+                columns = [[row[name] for row in rows] for name in ("message_id", "key", "subject", "payload", "state")]
+                await conn.exec_driver_sql(self._keep, tuple(columns))
             for row in refused:
                 await self._refuse(conn, stream, row, on_conflict)
             await note_epochs(conn, self.service, raised)
@@ -211,25 +227,18 @@ class Inbox:
             await self._failed(inbox_id, error)
 
     async def _claim(self, conn: AsyncConnection, inbox_id: int | None = None) -> list[Received]:
-        only = "AND i.id = :only" if inbox_id is not None else ""
-        result = await conn.execute(
-            text(
-                f"""SELECT i.id, i.payload, i.attempts FROM {self.service}.inbox i
-                WHERE i.state = {PENDING} AND i.due_at <= clock_timestamp() {only}
-                AND (i.key = '' OR NOT EXISTS (
-                    SELECT 1 FROM {self.service}.inbox e
-                    WHERE e.key = i.key AND e.id < i.id AND e.state IN ({PENDING}, {DEAD})))
-                ORDER BY i.id LIMIT :batch FOR UPDATE SKIP LOCKED"""
-            ),
-            {"batch": WORK_BATCH, **({"only": inbox_id} if inbox_id is not None else {})},
-        )
-        return [Received(row[0], decode(row[1]), row[2]) for row in result]
+        claimed: list[Any]
+        if inbox_id is not None:
+            claimed = list(await conn.exec_driver_sql(self._this, (1, inbox_id)))
+        else:
+            if self._backlog:
+                await keep_to_indexes(conn)
+            claimed = list(await conn.exec_driver_sql(self._next, (WORK_BATCH,)))
+            self._backlog = len(claimed) == WORK_BATCH
+        return [Received(row[0], decode(row[1]), row[2]) for row in claimed]
 
     async def _done(self, conn: AsyncConnection, ids: Sequence[int]) -> None:
-        await conn.execute(
-            text(f"UPDATE {self.service}.inbox SET state = {DONE}, done_at = now(), error = NULL WHERE id = ANY(:ids)"),
-            {"ids": list(ids)},
-        )
+        await conn.exec_driver_sql(self._finish, (list(ids),))
 
     async def _failed(self, inbox_id: int, error: Exception) -> None:
         """Count the attempt; the last one makes it a dead letter, and later messages of its key wait."""

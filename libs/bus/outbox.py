@@ -25,6 +25,7 @@ from sqlalchemy import text
 from libs.bus.archive import Archive
 from libs.bus.gate import Gate
 from libs.bus.lease import Lease
+from libs.bus.plans import keep_to_indexes
 from libs.bus.pull import client_of
 from libs.bus.refill import LostForGood, last_numbered, refill_events
 from libs.bus.topology import event_stream
@@ -64,10 +65,6 @@ RETURNING o.id, o.message_id, o.subject, o.payload, o.seq, o.tenant_seq
 """
 
 
-# Statistics of a table that is usually worked off make the planner read a whole backlog and sort it for each batch.
-# (Only statements with parameters are planned anew; the limit is one.)
-_IN_ORDER = """SELECT set_config('plan_cache_mode', 'force_custom_plan', true),
-    set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)"""
 _UNSENT = """SELECT id, message_id, subject, payload, NULL::bigint AS seq, NULL::bigint AS tenant_seq
 FROM {s}.outbox WHERE published_at IS NULL AND NOT is_event ORDER BY id LIMIT $1"""
 _AFTER = """SELECT id, message_id, subject, payload, seq, tenant_seq, published_at IS NOT NULL AS acknowledged
@@ -187,7 +184,7 @@ class Outbox:
             driver = await driver_of(conn)
             await self._mark_with(driver)
             if self._backlog:
-                await driver.execute(_IN_ORDER)
+                await keep_to_indexes(conn)
             numbered = await driver.fetch(self._number, BATCH)
             commands = await driver.fetch(self._unsent, BATCH)
         batch = _Batch(sorted(numbered, key=_by_number), commands)

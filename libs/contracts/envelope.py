@@ -105,9 +105,11 @@ def _loads(payload: bytes) -> Any:
 
 def _shallow(value: Any, payload: bytes) -> Any:
     """`value`, unless it is nested deeper than whoever reads it next can follow. Few brackets can't nest deep."""
-    level = [value] if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH else []
-    for _ in range(MAX_DEPTH):
-        level = [inner for each in level for inner in _inside(each)]
+    if payload.count(b"[") + payload.count(b"{") <= MAX_DEPTH:
+        return value
+    level, depth = [value], 0
+    while level and depth < MAX_DEPTH:
+        level, depth = [inner for each in level for inner in _inside(each)], depth + 1
     if level:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     return value
