@@ -224,7 +224,7 @@ class ChangeWebhook(Body):
     entities: list[Line] | None = Field(None, max_length=50)
 
 
-class Replay(Body):
+class ReplayWebhook(Body):
     """From an instant or the `start` of what is kept; or of one `service` what comes `after` a number."""
 
     model_config = example(begin="2026-11-30T10:00:00Z")

@@ -175,6 +175,12 @@ class SubscriberQuery(ListQuery):
     tenant: list[Value] = many()
 
 
+class DeliveryQuery(ListQuery):
+    state: list[Value] = many("WAITING, GIVEN_UP or DELIVERED")
+    kind: list[Value] = many("event or ping")
+    entity_id: list[Value] = many()
+
+
 class StreamQuery(Query):
     after: str | None = Field(
         None, min_length=1, max_length=8192, description="An id that a stream gave; `start`: everything that is kept"

@@ -255,7 +255,7 @@ ROUTES: tuple[Route, ...] = (
     write(BOTH, "POST", "/webhooks/{id}/enable", "subscription.enable_webhook", WebhookFacts, "Go on where a paused or disabled webhook stopped"),
     write(BOTH, "POST", "/webhooks/{id}/rotate", "subscription.rotate_webhook", answers.WebhookMade, "Replace a webhook's signing key", bodies.Rotate),
     write(BOTH, "POST", "/webhooks/{id}/test", "subscription.test_webhook", Document, "Send a ping", status=202),
-    write(BOTH, "POST", "/webhooks/{id}/replay", "subscription.replay_webhook", Document, "Send events again", bodies.Replay, 202),
+    write(BOTH, "POST", "/webhooks/{id}/replay", "subscription.replay_webhook", Document, "Send events again", bodies.ReplayWebhook, 202),
     write(BOTH, "DELETE", "/webhooks/{id}", "subscription.delete_webhook", WebhookFacts, "Delete a webhook", guarded=True),
     read(BOTH, "/webhooks/{id}/deliveries", "subscription.list_deliveries", Page[Document], "List deliveries that wait, were given up, or waited and got through", filters.DeliveryQuery),
     read(BOTH, "/webhooks/{id}/deliveries/{delivery_id}", "subscription.get_delivery", Document, "Show a delivery and its event"),

@@ -137,7 +137,7 @@ async def find(
     if tenants is not None:
         statement = statement.where(table.c.tenant.in_(tenants))
     if lock:
-        statement = statement.with_for_update()
+        statement = statement.with_for_update(key_share=True)
     rows = (await conn.execute(statement.limit(2))).mappings().all()
     exact = [row for row in rows if row["id"] == id_or_name]
     return exact[0] if exact else rows[0] if len(rows) == 1 else None
