@@ -128,11 +128,15 @@ def _report(restored: Restored, console: Console, *, dry_run: bool) -> int:
     verb = "would be put back" if dry_run else "put back"
     console.print(
         f"{restored.new} events {verb}, {restored.known} were there, {restored.removed} stay removed by retention, "
-        f"{len(restored.refused)} refused"
+        f"{len(restored.refused)} refused",
+        soft_wrap=True,
     )
     for refused in restored.refused[:MAX_SHOWN]:
         event = refused.envelope
-        console.print(f"refused: {type_of(event.type).service} {event.stream_sequence} ({event.id}): {refused.why}")
+        console.print(
+            f"refused: {type_of(event.type).service} {event.stream_sequence} ({event.id}): {refused.why}",
+            soft_wrap=True,
+        )
     if len(restored.refused) > MAX_SHOWN:
         console.print(f"… and {len(restored.refused) - MAX_SHOWN} more")
     return 1 if restored.refused else 0

@@ -75,38 +75,45 @@ async def set_policy(ctx: Context, keep_days: int | None, reason: str, version: 
 
 
 async def last_expired(conn: AsyncConnection, service: str, keep_days: int) -> int:
-    """The highest number up to which all events of the service are expired and covered by a checkpoint; 0: none."""
+    """The highest number of an expired event of the service that a checkpoint covers; 0: none."""
     covered = await checkpoints.latest(conn, service)
     if covered is None:
         return 0
     statement = sa.text(
-        "SELECT sequence FROM audit.event WHERE service = :service "
-        "AND time >= now() - make_interval(days => :days) ORDER BY sequence LIMIT 1"
+        "SELECT sequence FROM audit.event WHERE service = :service AND sequence <= :covered "
+        "AND time < now() - make_interval(days => :days) ORDER BY sequence DESC LIMIT 1"
     )
-    young = await conn.scalar(statement, {"service": service, "days": keep_days})
-    limit: int = covered["last_sequence"]
-    return limit if young is None else min(limit, int(young) - 1)
+    values = {"service": service, "days": keep_days, "covered": covered["last_sequence"]}
+    return int(await conn.scalar(statement, values) or 0)
 
 
-async def expired(conn: AsyncConnection, service: str, after: int, until: int) -> tuple[list[Expired], int, int]:
-    """What may go among the next rows after `after`: runs, how many are held, how far it looked (0: to the end)."""
-    columns = "sequence, digest, time, audit.is_held(entity_id, mentions, tenant, correlation_id) AS held"
+async def expired(
+    conn: AsyncConnection, service: str, keep_days: int, after: int, until: int
+) -> tuple[list[Expired], int, int]:
+    """What may go among the next rows after `after`: runs, how many are held, how far it looked (0: to the end).
+
+    An event among them that is young (a clock was wrong) only parts two runs.
+    """
+    columns = (
+        "sequence, digest, time, time >= now() - make_interval(days => :days) AS young, "
+        "audit.is_held(entity_id, mentions, tenant, correlation_id) AS held"
+    )
     found = await conn.execute(
         sa.text(
             f"SELECT {columns} FROM audit.event WHERE service = :service AND sequence > :after AND sequence <= :until "
             "ORDER BY sequence LIMIT :most"
         ),
-        {"service": service, "after": after, "until": until, "most": AT_ONCE},
+        {"service": service, "after": after, "until": until, "most": AT_ONCE, "days": keep_days},
     )
     rows = [tuple(row) for row in found]
     runs: list[list[tuple[int, str, datetime]]] = [[]]
-    for sequence, digest, time, held in rows:
-        if held:
+    for sequence, digest, time, young, held in rows:
+        if young or held:
             runs.append([])
         else:
             runs[-1].append((sequence, digest, time))
     gone = [Expired(service, run, (await store.chain_end(conn, service, run[0][0]))[1]) for run in runs if len(run) > 0]
-    return gone, sum(row[3] for row in rows), rows[-1][0] if len(rows) == AT_ONCE else 0
+    return gone, sum(held and not young for _, _, _, young, held in rows), rows[-1][0] if len(rows) == AT_ONCE else 0
 
 
 async def remove(ctx: Context, signer: Signer, policy: RetentionFacts, run: Expired) -> RemovalFacts:
@@ -166,7 +173,7 @@ async def remove_some(ctx: Context, signer: Signer, round_: Round) -> bool:
     if policy is None or policy.keep_days is None or round_.service is None:
         return False
     until = await last_expired(ctx.conn, round_.service, policy.keep_days)
-    runs, held, reached = await expired(ctx.conn, round_.service, round_.after, until)
+    runs, held, reached = await expired(ctx.conn, round_.service, policy.keep_days, round_.after, until)
     for run in runs:
         round_.events += (await remove(ctx, signer, policy, run)).events
     round_.held += held
@@ -188,9 +195,9 @@ async def preview(conn: AsyncConnection, keep_days: int) -> list[dict[str, Any]]
                 "SELECT count(*) AS matching, count(*) FILTER (WHERE held) AS held, min(sequence) AS first_sequence, "
                 "max(sequence) AS last_sequence, min(time) AS oldest, max(time) AS newest FROM (SELECT sequence, time, "
                 "audit.is_held(entity_id, mentions, tenant, correlation_id) AS held FROM audit.event "
-                "WHERE service = :service AND sequence <= :until) AS e"
+                "WHERE service = :service AND sequence <= :until AND time < now() - make_interval(days => :days)) AS e"
             ),
-            {"service": service, "until": until},
+            {"service": service, "until": until, "days": keep_days},
         )
         row = found.mappings().one()
         if row["matching"]:

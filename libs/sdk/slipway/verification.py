@@ -165,10 +165,10 @@ def _signed(report: Report, documents: Documents, keys: Keys) -> dict[str, dict[
 def _note_unsigned(report: Report) -> None:
     for line in report.services:
         if line["last_sequence"] > line["signed_up_to"]:
-            first = line["signed_up_to"] + 1
+            unsigned = line["last_sequence"] - line["signed_up_to"]
             report.notes.append(
-                f"{line['service']}: no checkpoint covers {first} to {line['last_sequence']} yet; "
-                "sign them with: slipway audit checkpoint"
+                f"{line['service']}: the last {unsigned} are not signed yet; the next checkpoint covers them "
+                "(now: slipway audit checkpoint)."
             )
 
 

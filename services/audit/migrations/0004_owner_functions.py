@@ -40,8 +40,9 @@ _STATEMENTS = (
             'ALTER TABLE audit.event ATTACH PARTITION audit.%I FOR VALUES FROM (%L) TO (%L)', name, first, after);
         RETURN true;
     EXCEPTION
-        -- The partition from before there were months holds this one, or the table is busy.
-        WHEN invalid_object_definition OR lock_not_available THEN RETURN false;
+        -- The partition from before there were months holds this one, the table is busy, or the rest got such an event
+        -- a moment ago: it moves next time.
+        WHEN invalid_object_definition OR lock_not_available OR check_violation THEN RETURN false;
     END $$
     """,
     f"""

@@ -18,6 +18,7 @@ from libs.runtime.database import Database
 from libs.runtime.embedded import EmbeddedPostgres
 from libs.runtime.migrations import migrate, role_statements
 from libs.runtime.service import App, Service
+from tests.conftest import eventually
 
 PASSWORD = "0" * 16
 
@@ -54,7 +55,14 @@ async def running(service: Service, url: str, nats_url: str) -> AsyncIterator[Ap
     database = Database(url, application_name=service.name)
     app = App(replace(service, settings=settings), database)
     task = asyncio.ensure_future(app.run())
+
+    async def acts() -> bool:
+        await asyncio.sleep(0)
+        return task.done() or (app.nats is not None and not app.writes.reasons)
+
     try:
+        # A service that starts takes no changes before it has compared itself with its stream.
+        await eventually(acts, within_seconds=60, what=f"{service.name} takes changes")
         yield app
     finally:
         task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -13,12 +14,13 @@ from libs.runtime import migrations
 from libs.runtime.database import Database
 from libs.runtime.embedded import EmbeddedPostgres
 from libs.runtime.migrations import migrate
+from libs.testing.kit import ServiceKit
 from services.audit import store
 from services.audit.keeping import keep
 from services.audit.projections import EVENTS
 from services.audit.record import event_row
 from tests.contract.audit.parts import database_of, empty_database_of, owner_url
-from tests.unit.services.audit.kept import event
+from tests.unit.services.audit.kept import event, run, signing_service
 
 HISTORY = ("event", "checkpoint", "signing_key", "retention_policy", "legal_hold", "legal_hold_release", "removal")
 
@@ -66,6 +68,26 @@ async def test_the_running_role_can_not_backdate_a_policy(postgres: EmbeddedPost
     assert await conn.fetchval("SELECT in_force_at > now() + interval '23 hours' FROM audit.retention_policy")
     assert await conn.fetchval("SELECT version FROM audit.policy_in_force()") is None
     await conn.close()
+
+
+async def test_the_running_role_signs_holds_and_has_expired_events_removed(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    url = await database_of(postgres, "audit")
+    database = Database(url, application_name="test")
+    kit = ServiceKit(signing_service(tmp_path), database)
+    await kit.project("events", [event(n, correlation=f"c{n}") for n in range(1, 6)])
+    assert (await kit.call("make_checkpoint")).status == 201
+    assert (await kit.call("place_hold", {"correlation_id": "c3", "reason": "case"})).status == 201
+    assert (await kit.call("set_retention", {"keep_days": 365, "reason": "books"})).status == 200
+    owner = await asyncpg.connect(owner_url(url, "audit"))
+    await owner.execute("UPDATE audit.retention_policy SET in_force_at = set_at")
+    await owner.close()
+    assert await run(kit) == {"removed": 4, "held": 1}
+    async with database.transaction() as conn:
+        rows, _ = await store.chain(conn, "inventory", 0, 9, 9)
+        assert [row["sequence"] for row in rows] == [3]
+    await database.close()
 
 
 async def test_rows_from_before_partitions_become_the_first_one_as_they_are(

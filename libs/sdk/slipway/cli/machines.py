@@ -86,12 +86,13 @@ def show_machine(machine: Name, at: At = None, as_json: Json = False) -> None:
 def _render(machine: Machine) -> None:
     reason = machine.reason
     where = f"{machine.site} / {machine.rack}"
+    then = machine.as_of_event.at if machine.as_of_event else None
     gpus = f"{machine.gpu_count} × {machine.gpu_model}" if machine.gpu_count else ""
     print_facts(
         [
             ("Machine", Text(machine.name, "bold")),
             ("Id", machine.id),
-            ("State", Text.assemble(state(machine.state), f"  for {ago(machine.state_since)}")),
+            ("State", Text.assemble(state(machine.state), f"  for {ago(machine.state_since, then)}")),
             ("Failed step", machine.failed_step),
             ("Why", Text(reason.message, "red") if reason else None),
             ("Next", reason.next_step if reason else None),
@@ -102,7 +103,10 @@ def _render(machine: Machine) -> None:
             ("Profile", machine.profile),
             ("Hardware", " · ".join(filter(None, (machine.device_type, gpus, machine.serial)))),
             ("BMC", machine.bmc_address),
-            ("Power", f"{machine.power_state}, seen {ago(machine.observed_at)} ago" if machine.observed_at else None),
+            (
+                "Power",
+                f"{machine.power_state}, seen {ago(machine.observed_at, then)} ago" if machine.observed_at else None,
+            ),
             ("Ironic", machine.provision_state),
             ("Tenant", machine.tenant if machine.tenant != "-" else None),
             ("Cluster", machine.cluster_id),

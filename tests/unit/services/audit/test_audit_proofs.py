@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from slipway.proof import CHECKPOINT, chained, checkpoint_gaps, read_statements, trusted_keys
 
+from libs.testing.kit import ServiceKit
+from services.audit import signing
 from services.audit.app import service
 from tests.unit.services.audit.kept import LONG_AGO, as_owner, body, event, problems, project, signing_service
 
@@ -152,6 +154,36 @@ async def test_tenants_get_the_keys_and_no_proofs_about_others(service_kit: Any,
     for name in ("list_checkpoints", "list_removals", "verify_chain", "get_retention", "list_holds"):
         assert (await kit.query(name, tenants=("acme",))).status == 404
     assert len((await body(kit, "list_keys", tenants=("acme",)))["keys"]) == 1
+
+
+async def test_a_new_key_takes_over_and_what_the_old_one_signed_still_counts(service_kit: Any, tmp_path: Path) -> None:
+    first = await service_kit(signing_service(tmp_path / "old"))
+    await project(first, [event(1)])
+    await signed(first)
+    second = ServiceKit(signing_service(tmp_path / "new"), first.database)
+    await project(second, [event(2)])
+    await signed(second)
+    listed = (await body(second, "list_checkpoints"))["items"]
+    keys = trusted_keys((await body(second, "list_keys"))["keys"])
+    read = read_statements(CHECKPOINT, listed, keys)
+    assert (read.problems, len({c["key_id"] for c in listed}), len(keys)) == ((), 2, 2)
+    assert list(checkpoint_gaps(read.good)) == []
+
+
+def test_a_file_that_is_no_key_is_refused_by_name_and_one_that_is_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "secrets" / "key.pem"
+    assert signing.main([str(path)]) == 0
+    kept = path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert signing.main([str(path)]) == 0
+    assert path.read_bytes() == kept
+    for content in (b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"):
+        path.write_bytes(content)
+        with pytest.raises(signing.NoSigningKey, match=r"key\.pem.*services\.audit\.signing"):
+            signing.read_signer(path)
+    with pytest.raises(signing.NoSigningKey, match="can't be read"):
+        signing.read_signer(tmp_path / "none")
+    assert signing.main([]) == 2
 
 
 # -- partitions -------------------------------------------------------------------------------------

@@ -239,3 +239,15 @@ async def test_a_hold_names_exactly_one_thing_and_says_when_it_matches_nothing(
     assert (await kit.call("release_hold", {"id": "hld-none", "reason": "r"})).status == 404
     in_force_ = await body(kit, "list_holds", {"in_force": True})
     assert len(in_force_["items"]) == 2
+
+
+async def test_an_event_from_a_wrong_clock_holds_up_nobody_else(service_kit: Any, tmp_path: Path) -> None:
+    kit = await service_kit(signing_service(tmp_path))
+    future = now_utc() + timedelta(days=4000)
+    await project(kit, [event(1), event(2, time=future), event(3), event(4, time=now_utc())])
+    await kit.call("make_checkpoint")
+    await in_force(kit)
+    assert (await body(kit, "preview_retention"))["removed"] == 2
+    assert await run(kit) == {"removed": 2, "held": 0}
+    assert await sequences(kit) == [2, 4]
+    assert await problems(kit) == []
