@@ -113,6 +113,8 @@ class Dispatcher:
             fence=self._journal.fence(entry.key),
             newest_changing_version=self._journal.newest_changing_version(entry),
             now=self._clock(),
+            epoch=entry.envelope.epoch,
+            newest_epoch=self._journal.newest_epoch(entry.envelope.source),
         )
         if reply is not None:
             self._answer(entry, reply, 0.0)

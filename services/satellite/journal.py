@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS outbox (
   position INTEGER PRIMARY KEY AUTOINCREMENT, message_id TEXT NOT NULL UNIQUE, command_id TEXT, subject TEXT NOT NULL,
   payload BLOB NOT NULL, published_at TEXT);
 CREATE INDEX IF NOT EXISTS outbox_open ON outbox (position) WHERE published_at IS NULL;
+CREATE TABLE IF NOT EXISTS epoch (source TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS run_log (run_id TEXT PRIMARY KEY, next_line INTEGER NOT NULL);
 """
 
@@ -104,12 +105,26 @@ class Journal:
         new = 0
         with self._transaction() as db:
             for landing in batch:
+                self._note_epoch(db, landing)
                 if self._insert(db, landing, now):
                     self._move_fence(db, landing)
                     new += 1
                 else:
                     db.execute("UPDATE outbox SET published_at = NULL WHERE command_id = ?", (landing.envelope.id,))
         return new
+
+    def _note_epoch(self, db: sqlite3.Connection, landing: Landing) -> None:
+        """Senders begin in epoch 1; a higher one is kept for good."""
+        if landing.envelope.epoch > 1:
+            db.execute(
+                "INSERT INTO epoch VALUES (?, ?) ON CONFLICT (source) DO UPDATE SET epoch = max(epoch, excluded.epoch)",
+                (landing.envelope.source, landing.envelope.epoch),
+            )
+
+    def newest_epoch(self, source: str) -> int:
+        """The highest epoch that a command of this sender carried."""
+        row = self._db.execute("SELECT epoch FROM epoch WHERE source = ?", (source,)).fetchone()
+        return int(row[0]) if row else 1
 
     def _insert(self, db: sqlite3.Connection, landing: Landing, now: datetime) -> bool:
         envelope, order = landing.envelope, landing.order

@@ -19,6 +19,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
+from prometheus_client import Counter
 
 from libs.bus.pull import ConsumerGone, Puller
 from libs.contracts.envelope import BadMessage, decode, now_utc
@@ -29,6 +30,7 @@ from services.satellite.journal import Journal, Landing
 from services.satellite.model import order_of
 
 log = structlog.get_logger(__name__)
+UNREADABLE = Counter("slipway_satellite_unreadable_total", "Messages on the site's command stream that are no commands")
 DURABLE = "satellite"
 _BATCH = 100
 # The pull is renewed this often; shorter than a proxy's idle limit, longer than a burst of requests.
@@ -180,6 +182,7 @@ class Link:
             envelope = decode(message.data)
         except BadMessage as error:
             self.unreadable += 1
+            UNREADABLE.inc()
             log.error("command_unreadable", subject=message.subject, error=str(error), size=len(message.data))
             return None
         command = command_of(envelope)

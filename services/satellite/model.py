@@ -6,7 +6,9 @@ A machine's *fence* is the newest claim the satellite has seen for it. Rules, fr
 2. A command of a claim that is not the machine's newest is STALE. Which of two claims is newer: the one with the
    higher machine version when both commands are bound to one; else the one first seen later by the hub's clock.
    A claim that was overtaken comes back only with a higher machine version.
-3. A command bound to a machine version is STALE when a later command that changes the machine is bound to a
+3. A command of an older epoch than its sender is known to be in is STALE: the sender's database was restored from a
+   backup after it was sent, and nobody there knows of it any more.
+4. A command bound to a machine version is STALE when a later command that changes the machine is bound to a
    higher version: the machine has moved on.
 
 So after a cut, a whole backlog is landed first and only what is newest for each machine is worked on. Commands
@@ -70,9 +72,16 @@ def moved_fence(fence: Fence | None, order: Order, *, seen_before: bool) -> Fenc
 
 
 def objection(
-    order: Order, *, machine: str, fence: Fence | None, newest_changing_version: int, now: datetime
+    order: Order,
+    *,
+    machine: str,
+    fence: Fence | None,
+    newest_changing_version: int,
+    now: datetime,
+    epoch: int = 1,
+    newest_epoch: int = 1,
 ) -> Reply | None:
-    """Why `order` must not be begun, None when it may.
+    """Why `order` must not be begun, None when it may. `epoch` is the command's, `newest_epoch` its sender's highest.
 
     `newest_changing_version` is the highest machine version of later commands that change the machine, 0 for none.
     `now` is the satellite's clock, known to be right within the allowed error.
@@ -83,6 +92,13 @@ def objection(
             "command_expired",
             f"The command for {machine} arrived or came up after its deadline {order.deadline.isoformat()}; "
             "nothing was done.",
+        )
+    if epoch < newest_epoch:
+        return _not_begun(
+            Outcome.STALE,
+            "epoch_stale",
+            f"The command for {machine} is of epoch {epoch}; its sender is in epoch {newest_epoch}, after a restore of "
+            "its database; nothing was done.",
         )
     if order.claim_id is not None and fence is not None and fence.claim_id != order.claim_id:
         return _not_begun(

@@ -54,7 +54,7 @@ class Bench:
         await self.gates.setdefault(command.id, asyncio.Event()).wait()
         return ok(did=command.id)
 
-    def land(self, command_id: str, machine: str, *, deadline: datetime | None = None) -> None:
+    def land(self, command_id: str, machine: str, *, deadline: datetime | None = None, epoch: int = 1) -> None:
         command = InspectNode(machine_id=machine, machine_name=machine)
         stored_at = NOW + timedelta(seconds=len(self.gates) + len(self.journal.open_entries()))
         envelope = Envelope(
@@ -66,6 +66,7 @@ class Bench:
             correlationid="c",
             replyto="inventory",
             deadline=deadline,
+            epoch=epoch,
             data=json_data(command),
         )
         order = order_of(command, stored_at=stored_at, deadline=deadline)
@@ -171,6 +172,22 @@ async def test_a_deadline_that_passes_while_a_command_waits_for_its_machine_coun
 
     assert bench.answers() == {"a1": Outcome.OK, "a2": Outcome.EXPIRED}
     assert bench.begun == ["a1"]
+
+
+async def test_what_was_sent_before_its_senders_restore_is_stale_and_what_came_after_is_worked_on(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path / "j")
+    bench.land("before", "a")
+    bench.land("after", "a", epoch=2)
+    bench.land("late", "b", epoch=1)
+    async with working(bench):
+        await until(lambda: "after" in bench.begun)
+        await until(lambda: len(bench.answers()) == 2)
+        assert bench.answers() == {"before": Outcome.STALE, "late": Outcome.STALE}
+        assert bench.begun == ["after"]
+    bench.journal.close()
+    assert Journal(tmp_path / "j").newest_epoch("/slipway/inventory") == 2, "it is known after a restart, too"
 
 
 async def test_a_journal_that_fails_ends_the_dispatcher(tmp_path: Path) -> None:
