@@ -15,6 +15,10 @@ from chaos.history import History
 from chaos.rules import RULES
 from chaos.run import Outcome
 
+SHOWN_FIGURES = (
+    "messages_dropped_by_the_broker", "commits_broken", "connections_cut", "requests", "tries", "accepted", "events",
+    "deploys", "cleans", "projections_rebuilt",
+)  # fmt: skip
 SHOWN_EVIDENCE = 3
 SHOWN_CHARACTERS = 400
 
@@ -30,6 +34,8 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "faults": dict(outcome.inflicted),
         "not_inflicted": outcome.not_inflicted,
         "messages_dropped_by_the_broker": outcome.lost,
+        "commits_broken": outcome.commits_broken,
+        "connections_cut": outcome.connections_cut,
         "restarted_by_supervisor": outcome.restarts,
         "rules": len(RULES),
         "broken": [{"rule": b.rule, "what": b.what, "evidence": list(b.evidence)} for b in outcome.broken],
@@ -70,7 +76,7 @@ def tell(outcome: Outcome, console: Console) -> None:
     figures = summary(outcome)
     table = Table(title=f"chaos, seed {outcome.settings.seed}", title_justify="left", show_header=False)
     table.add_row("faults", ", ".join(f"{kind} {count}" for kind, count in sorted(outcome.inflicted.items())))
-    for name in ("requests", "tries", "accepted", "events", "deploys", "cleans", "projections_rebuilt"):
+    for name in SHOWN_FIGURES:
         table.add_row(name.replace("_", " "), str(figures.get(name, 0)))
     table.add_row("sagas", "\n".join(f"{name} {count}" for name, count in figures.get("sagas", {}).items()))
     table.add_row("waiting for a human", "\n".join(figures.get("waiting_for_a_human", [])) or "none")

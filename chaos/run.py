@@ -80,6 +80,8 @@ class Outcome:
     restarts: dict[str, int] = field(default_factory=dict)
     heard: int = 0
     lost: int = 0
+    commits_broken: int = 0
+    connections_cut: int = 0
 
     @property
     def ok(self) -> bool:
@@ -100,6 +102,8 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> Outcome:
             async with Witness(*wire.hub_login(world)) as witness:
                 outcome.history = await _hurt(settings, world, witness, faults, journal, outcome)
             outcome.restarts, outcome.heard = dict(world.restarts), witness.heard
+            outcome.commits_broken = sum(link.commits_broken for link in world.links.values())
+            outcome.connections_cut = sum(link.connections_cut for link in world.links.values())
     finally:
         journal.close()
         outcome.seconds = time.monotonic() - began
