@@ -164,7 +164,7 @@ async def test_a_poison_message_ends_as_a_dead_letter_and_can_be_driven_again(be
                 rows = (await conn.execute(select(inbox.c.state, inbox.c.error, inbox.c.key))).all()
             return [(row.state, row.key) for row in rows if row.state == DEAD] == [(DEAD, "poison")]
 
-        await eventually(dead, within_seconds=20, what="the first poison message is a dead letter")
+        await eventually(dead, within_seconds=60, what="the first poison message is a dead letter")
         assert await mirrored(app) == {"fine": 1}
         letters = (await app.run_query(_call("dead_letters"))).body["items"]
         assert "told to fail" in letters[0]["error"] and letters[0]["attempts"] == 8
