@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,11 @@ from chaos.world import World
 from deploy.local.layout import SERVICES
 from libs.bus.reading import open_reader
 from libs.bus.tables import DEAD
+from libs.bus.topology import event_stream
 
 SILENCE_SECONDS = 30.0
+# What was committed just now may be on its way; a relay that works needs far less.
+LATE = "created_at < now() - interval '30 seconds'"
 REBUILD_LOOK_SECONDS = 0.5
 REBUILD_SECONDS = 180.0
 AUDITED = tuple(service for service in SERVICES if service != "audit")
@@ -37,8 +40,11 @@ async def read_end(
     operations = await operation_states(crowd)
     async with wire.hub(world) as client, wire.database(world) as db:
         js = client.jetstream(timeout=30)
-        streams = {service: tuple([e async for e in _events(js, service)]) for service in SERVICES}
-        everything = tuple([event async for event in _common_stream(js)])
+        # Satellites look and clocks tick at rest, too: what is compared ends at the numbers of one moment.
+        ends = {service: (await js.stream_info(event_stream(service))).state.last_seq for service in SERVICES}
+        streams = {service: tuple([e async for e in _events(js, service, ends[service])]) for service in SERVICES}
+        everything = tuple([event async for event in _common_stream(js) if event[1] <= ends[event[0]]])
+        audit = [Kept(**row) for row in await db.fetch("SELECT service, sequence, id FROM audit.event")]
         outbox = [kept for service in SERVICES for kept in await _outbox(db, service)]
         sagas = [saga for service in SERVICES for saga in await _sagas(db, service)]
         return History(
@@ -49,11 +55,11 @@ async def read_end(
             operations=operations,
             streams=streams,
             everything=everything,
-            outbox=tuple(outbox),
+            outbox=_up_to(ends, outbox),
             unpublished={service: await _unpublished(db, service) for service in SERVICES},
-            audit=tuple(Kept(**row) for row in await db.fetch("SELECT service, sequence, id FROM audit.event")),
+            audit=_up_to(ends, audit),
             audited_services=AUDITED,
-            witnessed=witness.kept(),
+            witnessed=_up_to(ends, witness.kept()),
             site=tuple(site_acts(world.stack.var / "satellite" / "simulated-site.sqlite")),
             sagas=tuple(sagas),
             dead_letters=tuple([letter for service in SERVICES for letter in await _dead_letters(db, service)]),
@@ -67,9 +73,12 @@ async def read_end(
 # -- streams ----------------------------------------------------------------------------------------
 
 
-async def _messages(js: JetStreamContext, stream: str) -> AsyncIterator[Msg]:
-    """Every message of a stream, oldest first. Raises TimeoutError when it goes silent before its end."""
-    last = (await js.stream_info(stream)).state.last_seq
+def _up_to(ends: Mapping[str, int], rows: Iterable[Kept]) -> tuple[Kept, ...]:
+    return tuple(row for row in rows if row.sequence is None or row.sequence <= ends[row.service])
+
+
+async def _messages(js: JetStreamContext, stream: str, last: int) -> AsyncIterator[Msg]:
+    """Every message of a stream up to `last`, oldest first. Raises TimeoutError when it goes silent before."""
     position = 0
     if last == 0:
         return
@@ -80,11 +89,12 @@ async def _messages(js: JetStreamContext, stream: str) -> AsyncIterator[Msg]:
                 raise TimeoutError(f"{stream} went silent at {position} of {last}")
             for message in batch:
                 position = message.metadata.sequence.stream
-                yield message
+                if position <= last:
+                    yield message
 
 
-async def _events(js: JetStreamContext, service: str) -> AsyncIterator[Event]:
-    async for message in _messages(js, f"EVT_{service}"):
+async def _events(js: JetStreamContext, service: str, last: int) -> AsyncIterator[Event]:
+    async for message in _messages(js, event_stream(service), last):
         event = orjson.loads(message.data)
         yield Event(
             service=service,
@@ -113,7 +123,8 @@ def _facts(kind: str, data: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _common_stream(js: JetStreamContext) -> AsyncIterator[tuple[str, int, str]]:
-    async for message in _messages(js, "EVT"):
+    last = (await js.stream_info("EVT")).state.last_seq
+    async for message in _messages(js, "EVT", last):
         event = orjson.loads(message.data)
         yield message.subject.split(".")[3], int(event["sequence"]), str(event["id"])
 
@@ -122,12 +133,14 @@ async def _common_stream(js: JetStreamContext) -> AsyncIterator[tuple[str, int, 
 
 
 async def _outbox(db: asyncpg.Connection, service: str) -> list[Kept]:
-    rows = await db.fetch(f"SELECT seq, message_id FROM {service}.outbox WHERE is_event ORDER BY id")
+    rows = await db.fetch(
+        f"SELECT seq, message_id FROM {service}.outbox WHERE is_event AND (seq IS NOT NULL OR {LATE}) ORDER BY id"
+    )
     return [Kept(service=service, sequence=row["seq"], id=row["message_id"]) for row in rows]
 
 
 async def _unpublished(db: asyncpg.Connection, service: str) -> int:
-    return int(await db.fetchval(f"SELECT count(*) FROM {service}.outbox WHERE published_at IS NULL"))
+    return int(await db.fetchval(f"SELECT count(*) FROM {service}.outbox WHERE published_at IS NULL AND {LATE}"))
 
 
 async def _sagas(db: asyncpg.Connection, service: str) -> list[Saga]:

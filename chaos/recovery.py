@@ -25,6 +25,7 @@ from chaos.run import PORTS_ABOVE_LOCAL, RACKS
 from chaos.world import PROCESSES, World
 from deploy.local.layout import REPOSITORY, SERVICES, Ports
 from deploy.local.stack import Stack
+from libs.runtime.logs import set_up_logging
 
 ENOUGH_SAGAS = 12
 CLUSTERS = 3
@@ -136,4 +137,5 @@ def row(found: Recovery) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    set_up_logging("recovery", "pretty", "error")
     print(json.dumps(row(asyncio.run(measure(REPOSITORY / "var" / "chaos" / "recovery"))), indent=2))

@@ -56,6 +56,8 @@ async def look(world: World) -> Rest:
             under_way[f"{service} inbox"] = counts["unworked"]
             under_way[f"{service} sagas"] = counts["open_sagas"]
             under_way[f"{service} projections"] = lag
+        # EVT is copied from the services' streams, after a broker's restart with a delay.
+        under_way["EVT"] = max(0, sum(last.values()) - (await js.stream_info("EVT")).state.messages)
     under_way["satellite"] = open_commands(world.stack.var / "satellite" / "journal.sqlite")
     return Rest(under_way, tuple(moved))
 
