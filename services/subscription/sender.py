@@ -155,6 +155,9 @@ class Worker:
         elif not due:
             await asyncio.sleep(QUIET_SECONDS)
             return bool(active)
+        if turn.read and not await self._as_before(turn.row):
+            self._follows = ()  # Paused, moved or changed while we waited: look again, from where the table says.
+            return True
         await self._send(turn)
         await self._write(turn, streak)
         return True
@@ -195,6 +198,11 @@ class Worker:
             follower = Follower(self.app.nats.jetstream(), tenants, services, position)
             self._follower, self._follows = await self._stack.enter_async_context(follower), follows
         return self._follower
+
+    async def _as_before(self, row: Mapping[Any, Any]) -> bool:
+        async with self.app.read() as conn:
+            now = await webhook_store.load(conn, self.webhook_id)
+        return now is not None and (now["version"], now["moves"]) == (row["version"], row["moves"])
 
     # -- sending --------------------------------------------------------------------------------
 

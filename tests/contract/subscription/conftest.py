@@ -142,8 +142,8 @@ async def world(hub: Hub, postgres: EmbeddedPostgres) -> AsyncIterator[World]:
     database_url = postgres.url(await fresh_database(postgres, "subscription"))
     settings = Settings(
         nats_url=hub.url,
-        nats_user="services",
-        nats_password=nats_servers.secret(hub.var, "nats-services"),
+        nats_user="subscription",
+        nats_password=nats_servers.secret(hub.var, "nats-subscription"),
         database_url=database_url,
         subscribers_issuer_seed=nats_servers.subscribers_seed(hub.var),
         webhook_key=WEBHOOK_KEY,
