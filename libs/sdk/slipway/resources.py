@@ -413,7 +413,7 @@ class Resources:
 
     @cached_property
     def audit(self) -> Audit:
-        return Audit(self.transport, "/audit", Document)
+        return Audit(self.transport, "/audit", Document, OPERATOR_ONLY)
 
     @cached_property
     def subscribers(self) -> Subscribers:

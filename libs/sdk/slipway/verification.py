@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slipway.client import Client
+from slipway.doors import Door
 from slipway.exports import ExportFile, UnreadableExport, service_of, sha256_of
 from slipway.proof import (
     CHECKPOINT,
@@ -29,6 +30,7 @@ from slipway.proof import (
 )
 
 PAGE = 500
+MAX_LEFT_OUT = 20
 MAX_PROBLEMS = 1000  # Beyond that the answer is "everything"; counting goes on.
 # Filters with which an export has gaps by its nature, so that only neighbours can be compared.
 SELECTING = ("type", "entity_id", "tenant", "actor", "correlation_id", "from", "to")
@@ -94,7 +96,7 @@ class Held:
 async def verify_online(client: Client, held: Held, services: Sequence[str], progress: OnProgress) -> Report:
     """Have audit walk its chains page by page, and compare with checkpoints whose signatures are checked here."""
     report = Report()
-    keys = trusted_keys(held.keys or (await client.audit.keys())["keys"])
+    keys = trusted_keys(held.keys or (await client.audit.keys(door=Door.OPERATOR))["keys"])
     if not held.keys:
         report.notes.append(KEY_NOTE)
     kept = [item.raw async for page in client.audit.checkpoints() for item in page.items]
@@ -198,6 +200,8 @@ def verify_file(file: ExportFile, held: Held, progress: OnProgress) -> Report:
         walks.take(number, line)
         if number % PAGE == 0:
             progress("", number)
+    if filters.get("door") == "tenant" and not any(filters.get(name) for name in SELECTING):
+        report.notes += walks.left_out
     walks.finish(_expected(manifest, held.checkpoints), manifest.get("services"), filters.get("service") or ())
     if whole:
         _note_unsigned(report)
@@ -231,6 +235,8 @@ class _Walks:
         self._report, self._whole, self._checkpoints, self._removals = report, whole, checkpoints, removals
         self._walks: dict[str, ChainWalk] = {}
         self._found: dict[str, int] = {}
+        self._own_numbers: dict[tuple[str, str], int] = {}
+        self.left_out: list[str] = []
 
     def _walk(self, service: str) -> ChainWalk:
         if service not in self._walks:
@@ -251,6 +257,20 @@ class _Walks:
             )
             return
         self._count(service, self._walk(service).take(sequence, text, digest))
+        self._number(service, event)
+
+    def _number(self, service: str, event: Mapping[str, Any]) -> None:
+        """A tenant's events of a service have gapless numbers of their own: what is left out of them is told."""
+        tenant, number = str(event.get("tenant")), event.get("tenantsequence")
+        if not isinstance(number, str) or not number.isdecimal():
+            return
+        last = self._own_numbers.get((service, tenant), 0)
+        self._own_numbers[service, tenant] = int(number)
+        if int(number) > last + 1 and len(self.left_out) < MAX_LEFT_OUT:
+            self.left_out.append(
+                f"{service}: {tenant}'s own numbers {last + 1} to {int(number) - 1} are not in it: "
+                "retention removed these events, or somebody left them out."
+            )
 
     def finish(self, expected: Mapping[str, int] | None, said: Any, asked: Sequence[str]) -> None:
         """`expected`: up to where checkpoints count for each service; None: all of them."""

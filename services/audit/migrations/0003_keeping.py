@@ -26,7 +26,7 @@ HISTORY = (
     "contradiction",
 )
 
-# An existing table becomes the first partition as it stands: nothing is copied, two indexes are made.
+# An existing table becomes the first partition as it stands: nothing is copied, four indexes are made.
 _PARTITIONED = (
     "ALTER TABLE audit.event RENAME TO event_before",
     "ALTER TABLE audit.event_before DROP CONSTRAINT event_pkey",

@@ -77,6 +77,7 @@ async def test_the_running_role_signs_holds_and_has_expired_events_removed(
     database = Database(url, application_name="test")
     kit = ServiceKit(signing_service(tmp_path), database)
     await kit.project("events", [event(n, correlation=f"c{n}") for n in range(1, 6)])
+    await kit.project("events", [event(2, name="another")])
     assert (await kit.call("make_checkpoint")).status == 201
     assert (await kit.call("place_hold", {"correlation_id": "c3", "reason": "case"})).status == 201
     assert (await kit.call("set_retention", {"keep_days": 365, "reason": "books"})).status == 200
@@ -87,6 +88,7 @@ async def test_the_running_role_signs_holds_and_has_expired_events_removed(
     async with database.transaction() as conn:
         rows, _ = await store.chain(conn, "inventory", 0, 9, 9)
         assert [row["sequence"] for row in rows] == [3]
+        assert [row["sequence"] for row in await store.contradictions(conn, "inventory")] == [2]
     await database.close()
 
 

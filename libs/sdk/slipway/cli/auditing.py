@@ -12,7 +12,18 @@ from rich.text import Text
 
 from slipway.cli.exits import Exit
 from slipway.cli.output import Column, console, plain_table, print_facts, print_json
-from slipway.cli.session import DEFAULT_LIMIT, Json, Limit, Yes, confirm, group, run, show_document, show_list
+from slipway.cli.session import (
+    DEFAULT_LIMIT,
+    AskedDoor,
+    Json,
+    Limit,
+    Yes,
+    confirm,
+    group,
+    run,
+    show_document,
+    show_list,
+)
 from slipway.client import Client
 from slipway.models import Document
 
@@ -118,9 +129,9 @@ def checkpoints(
 
 
 @audit.command("keys")
-def keys(out: Out = None) -> None:
+def keys(out: Out = None, door: AskedDoor = None) -> None:
     """Show the public keys that ever signed here, as a JWK Set; with --out keep them to check against later."""
-    found = run(lambda client: client.audit.keys())
+    found = run(lambda client: client.audit.keys(door=door))
     if out is None:
         print_json(found)
     else:
