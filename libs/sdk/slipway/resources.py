@@ -21,6 +21,7 @@ from slipway.errors import ApiError, Unavailable
 from slipway.models import D, Document, Page
 from slipway.subscriptions import Subscriber, Subscribers
 from slipway.transport import Transport
+from slipway.webhooks import Webhook, Webhooks
 
 WATCH_EVERY_SECONDS = 0.5
 EXPORT_PAGE = 2000
@@ -418,6 +419,10 @@ class Resources:
     @cached_property
     def subscribers(self) -> Subscribers:
         return Subscribers(self.transport, "/subscribers", Subscriber)
+
+    @cached_property
+    def webhooks(self) -> Webhooks:
+        return Webhooks(self.transport, "/webhooks", Webhook)
 
     async def costs(self, by: str, *, door: Door | None = None, **filters: Filter) -> Any:
         """Usage and cost summed up `by` hour, day, cluster or tenant."""

@@ -48,7 +48,8 @@ class Subscriber(Document):
     credentials: Credentials | None = None
 
 
-def _instant(begin: str | datetime | None) -> str | None:
+def instant(begin: str | datetime | None) -> str | None:
+    """Where to begin, as the API takes it."""
     return begin.isoformat() if isinstance(begin, datetime) else begin
 
 
@@ -64,7 +65,7 @@ class Subscribers(Collection[Subscriber]):
         **limits: int,
     ) -> Subscriber:
         """Make one; its credentials are in the answer and nowhere else. `begin`: "now", "start" or an instant."""
-        body = {"name": name, "subjects": list(subjects), "tenant": tenant, "begin": _instant(begin), **limits}
+        body = {"name": name, "subjects": list(subjects), "tenant": tenant, "begin": instant(begin), **limits}
         return Subscriber.of(await self._write("POST", self._path, body, door=door))
 
     async def rotate(self, subscriber: str, *, grace_seconds: int = 0, door: Door | None = None) -> Subscriber:

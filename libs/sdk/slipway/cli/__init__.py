@@ -25,6 +25,7 @@ from slipway.cli import (
     signing_in,
     subscribers,
     upkeep,
+    webhooks,
 )
 from slipway.cli.exits import EXIT_CODES_HELP, Exit
 from slipway.cli.session import CONTEXT
@@ -72,6 +73,7 @@ for noun in (
     *people.GROUPS,
     *history.GROUPS,
     *subscribers.GROUPS,
+    *webhooks.GROUPS,
     *auditing.GROUPS,
     *upkeep.GROUPS,
     *dead_letters.GROUPS,
