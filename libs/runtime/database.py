@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-POOL_SIZE = 12
-POOL_OVERFLOW = 4
+POOL_SIZE = 8  # Kept open. More than that at once are opened and closed again, which costs a process each time.
+POOL_OVERFLOW = 8
 STATEMENT_TIMEOUT_MS = 30_000
 # A transaction that waits for its client is a fault (I/O inside a transaction): end it before it holds others up.
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 30_000

@@ -135,6 +135,7 @@ class SagaEngine:
             envelopes = [by_command[command] for command, owner in owners.items() if owner == row["id"]]
             decided = self._decide(make(conn, envelopes[0]), row, partial(_apply_replies, envelopes))
             decisions += [decided] if decided else []
+            await asyncio.sleep(0)  # Deciding is computing: others, the API's calls among them, get their turn between.
         await self._save(conn, decisions)
 
     async def fire_due_timers(self, conn: AsyncConnection, make: MakeContext) -> int:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row
-
 from libs.bus.context import Context
 from libs.contracts.calls import Answer, Call, not_found, problem
 from libs.contracts.ids import new_id, new_operation_id, new_uuid
@@ -40,16 +38,15 @@ async def create_cluster(ctx: Context, call: Call) -> Answer:
     found = await _things_named(ctx, wanted)
     if isinstance(found, Answer):
         return found
-    template, image, profile = found
     cluster = Cluster(
         id=new_id("clu"),
         name=wanted.name,
         tenant=tenant,
-        site=wanted.site or await store.only_site(ctx.conn),
+        site=found.site,
         profile=wanted.profile,
         node_count=wanted.node_count,
-        image=image.name,
-        template=template.name,
+        image=found.image["name"],
+        template=found.template["name"],
         state=ClusterState.CREATING,
         reservation_id=f"rsv-{new_uuid().replace('-', '')}",
         operation_id=new_operation_id(ctx.service),
@@ -61,7 +58,7 @@ async def create_cluster(ctx: Context, call: Call) -> Answer:
     announce(ctx, model.requested(cluster))
     await ctx.start_saga(
         create_saga.kind,
-        _saga_data(cluster, template, image, profile),
+        _saga_data(cluster, found),
         target_kind="cluster",
         target_id=cluster.id,
         tenant=tenant,
@@ -113,24 +110,24 @@ def _keys(given: tuple[str, ...]) -> list[PublicKey] | Answer:
     return invalid(found)
 
 
-async def _things_named(ctx: Context, wanted: CreateCluster) -> tuple[Row[Any], Row[Any], Row[Any]] | Answer:
-    """Template, image and profile; or the one that is not there."""
+async def _things_named(ctx: Context, wanted: CreateCluster) -> store.Named | Answer:
+    """Template, image, profile and site, all there; or what is wrong with the first that is not."""
     template_name = wanted.template or DEFAULT_TEMPLATE
-    template = await store.one(ctx.conn, store.template_table, template_name)
-    if template is None:
+    named = await store.named(
+        ctx.conn, template=template_name, image=wanted.image, profile=wanted.profile, site=wanted.site
+    )
+    if not named.template:
         return _wrong("template", f"there is no template {template_name!r}; list them: GET /templates")
-    if wanted.node_count > template.max_nodes:
-        return _wrong("node_count", f"template {template.name!r} makes at most {template.max_nodes} nodes")
-    image_name = wanted.image or template.default_image
-    image = await store.one(ctx.conn, store.image_table, image_name)
-    if image is None:
+    if wanted.node_count > named.template["max_nodes"]:
+        return _wrong("node_count", f"template {template_name!r} makes at most {named.template['max_nodes']} nodes")
+    if not named.image:
+        image_name = wanted.image or named.template["default_image"]
         return _wrong("image", f"there is no image {image_name!r}; list them: GET /images")
-    profile = await store.one(ctx.conn, store.profile_table, wanted.profile)
-    if profile is None:
+    if not named.profile:
         return _wrong("profile", f"there is no profile {wanted.profile!r}; list them: GET /profiles")
-    if wanted.site is not None and await store.one(ctx.conn, store.site_table, wanted.site) is None:
+    if wanted.site is not None and named.site is None:
         return _wrong("site", f"there is no site {wanted.site!r}; leave it out to take any")
-    return template, image, profile
+    return named
 
 
 def _name_taken(cluster: Cluster) -> Answer:
@@ -143,9 +140,9 @@ def _name_taken(cluster: Cluster) -> Answer:
     )
 
 
-def _saga_data(cluster: Cluster, template: Row[Any], image: Row[Any], profile: Row[Any]) -> dict[str, Any]:
+def _saga_data(cluster: Cluster, named: store.Named) -> dict[str, Any]:
     """Everything that the saga's steps need; later changes of template, image or profile do not reach it."""
-    promised = {name: getattr(profile, name) for name in ("gpu_model", "gpu_count", "cpu_sockets", "memory_gib")}
+    promised = {name: named.profile[name] for name in ("gpu_model", "gpu_count", "cpu_sockets", "memory_gib")}
     return {
         "cluster_id": cluster.id,
         "cluster_name": cluster.name,
@@ -153,9 +150,9 @@ def _saga_data(cluster: Cluster, template: Row[Any], image: Row[Any], profile: R
         "node_count": cluster.node_count,
         "wanted_site": cluster.site,
         "reservation_id": cluster.reservation_id,
-        "image": {"url": image.url, "checksum": image.checksum},
-        "playbook": template.playbook,
-        "max_swaps": template.max_swaps,
+        "image": {"url": named.image["url"], "checksum": named.image["checksum"]},
+        "playbook": named.template["playbook"],
+        "max_swaps": named.template["max_swaps"],
         "ssh_authorized_keys": list(cluster.ssh_authorized_keys),
         "expected": {name: value for name, value in promised.items() if value is not None},
         "machines": [],

@@ -7,6 +7,7 @@ most one cluster. Filled by projections: what identity and inventory say about t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    text,
     tuple_,
     update,
 )
@@ -277,10 +279,35 @@ async def one(conn: AsyncConnection, table: Table, key: str, *, lock: bool = Fal
     return row
 
 
-async def only_site(conn: AsyncConnection) -> str | None:
-    """The site's slug when there is exactly one."""
-    slugs = (await conn.execute(select(site_table.c.slug).limit(2))).scalars().all()
-    return slugs[0] if len(slugs) == 1 else None
+@dataclass(frozen=True)
+class Named:
+    """Rows that a request named, as mappings; empty where there is none."""
+
+    template: Mapping[str, Any]
+    image: Mapping[str, Any]
+    profile: Mapping[str, Any]
+    site: str | None
+
+
+_NAMED = text(
+    """SELECT
+    (SELECT to_jsonb(t) FROM provisioning.template t WHERE t.name = :template) AS template,
+    (SELECT to_jsonb(i) FROM provisioning.image i WHERE i.name = coalesce(CAST(:image AS text),
+        (SELECT t.default_image FROM provisioning.template t WHERE t.name = :template))) AS image,
+    (SELECT to_jsonb(p) FROM provisioning.profile p WHERE p.name = :profile) AS profile,
+    CASE WHEN CAST(:site AS text) IS NULL THEN (SELECT min(s.slug) FROM provisioning.site s HAVING count(*) = 1)
+        ELSE (SELECT s.slug FROM provisioning.site s WHERE s.slug = :site) END AS site"""
+)
+
+
+async def named(conn: AsyncConnection, *, template: str, image: str | None, profile: str, site: str | None) -> Named:
+    """What a request for a cluster names, in one round trip.
+
+    Without an image it is the template's, without a site the only one (None when there are several).
+    """
+    wanted = {"template": template, "image": image, "profile": profile, "site": site}
+    row = (await conn.execute(_NAMED, wanted)).one()
+    return Named(row.template or {}, row.image or {}, row.profile or {}, row.site)
 
 
 async def put(conn: AsyncConnection, table: Table, row: Mapping[str, Any], *, expected_version: int) -> bool:
