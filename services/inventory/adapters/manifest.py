@@ -1,6 +1,6 @@
 """Machines from a YAML file instead of NetBox: for an installation that has none.
 
-The file has `site`, `racks`, `device_types` and `machines`. It is read whole at every walk; a file that can't be
+The file has `site`, `racks`, `device_types` and `machines`. It is parsed again when it has changed; one that can't be
 read or is not of that form is an unavailable source, so nothing is concluded from it. Nothing is written back.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -59,11 +59,12 @@ class _Manifest(_Entry):
     machines: tuple[_Machine, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ManifestFile:
     """The file at `path`."""
 
     path: Path
+    _last: tuple[tuple[int, int], Walk] | None = field(default=None, init=False)  # By time and size of the file.
 
     async def read(self, since: datetime | None) -> Walk:
         """Everything, every time; the file's own time stands for its newest change."""
@@ -74,12 +75,15 @@ class ManifestFile:
 
     def _read(self, full: bool) -> Walk:
         try:
-            changed = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
+            status = self.path.stat()
+            changed, looks = datetime.fromtimestamp(status.st_mtime, UTC), (status.st_mtime_ns, status.st_size)
+            if self._last is not None and self._last[0] == looks:
+                return replace(self._last[1], full=full)
             manifest = _Manifest.model_validate(yaml.safe_load(self.path.read_text()))
         except (OSError, yaml.YAMLError, ValidationError) as error:
             raise SourceUnavailable(f"the manifest {self.path} can't be read: {error}") from error
         site = manifest.site.slug
-        return Walk(
+        walk = Walk(
             full=full,
             sites=(SiteRecord(site, manifest.site.name, None),),
             racks=tuple(RackRecord(_rack_id(site, rack.name), rack.name, site, None) for rack in manifest.racks),
@@ -87,6 +91,8 @@ class ManifestFile:
             devices=tuple(_device(site, machine) for machine in manifest.machines),
             newest=changed,
         )
+        self._last = looks, walk
+        return walk
 
 
 def _rack_id(site: str, name: str) -> str:

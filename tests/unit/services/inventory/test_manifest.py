@@ -21,6 +21,16 @@ async def test_the_whole_file_is_read_every_time_and_is_a_full_walk_only_when_as
     assert not later.full and later.devices == walk.devices
 
 
+async def test_a_changed_file_is_seen_at_the_next_read(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET_FILE.read_text())
+    source = ManifestFile(path)
+    before = await source.read(None)
+    assert (await source.read(None)).devices == before.devices
+    path.write_text(FLEET_FILE.read_text().replace("fra1-r1-gpu-01", "fra1-r1-gpu-99"))
+    assert "fra1-r1-gpu-99" in {device.name for device in (await source.read(datetime.now(UTC))).devices}
+
+
 @pytest.mark.parametrize(
     "content", ["", "[]", "site: fra1", "a: [", "site: {slug: x, name: y}\nracks: []\nmachines: 7"]
 )
