@@ -95,6 +95,7 @@ class Inbox:
         self.table = bus_tables(service).inbox
         self._keep, self._finish = _KEEP.format(s=service), _FINISH.format(s=service)
         self._next, self._this = _CLAIM.format(s=service, which=""), _CLAIM.format(s=service, which="AND i.id = $2")
+        self._due = f"SELECT 1 FROM {service}.inbox WHERE state = {PENDING} AND due_at <= clock_timestamp()"
         self._backlog = False
         self._woken = asyncio.Event()
 
@@ -188,10 +189,21 @@ class Inbox:
         self._woken.clear()
 
     async def wait(self) -> None:
-        """Wait until something landed, or for the idle time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(IDLE_SECONDS):
-                await self._woken.wait()
+        """Wait until something landed here, or is due that landed elsewhere or is tried again."""
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await self._woken.wait()
+                return
+            except TimeoutError:
+                if await self._something_due():
+                    return
+
+    async def _something_due(self) -> bool:
+        try:
+            return await self.database.any(self._due)
+        except Exception:
+            return True  # Whoever works on it meets the same fault and deals with it.
 
     async def work_once(self) -> int:
         """Handle one batch. Returns how many messages were claimed."""

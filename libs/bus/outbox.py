@@ -68,6 +68,8 @@ RETURNING o.id, o.message_id, o.subject, o.payload, o.seq, o.tenant_seq
 
 _UNSENT = """SELECT id, message_id, subject, payload, NULL::bigint AS seq, NULL::bigint AS tenant_seq
 FROM {s}.outbox WHERE published_at IS NULL AND NOT is_event ORDER BY id LIMIT $1"""
+_WORK = """SELECT 1 FROM {s}.outbox WHERE is_event AND seq IS NULL
+UNION ALL SELECT 1 FROM {s}.outbox WHERE published_at IS NULL AND NOT is_event"""
 _AFTER = """SELECT id, message_id, subject, payload, seq, tenant_seq, published_at IS NOT NULL AS acknowledged
 FROM {s}.outbox WHERE seq > $1 ORDER BY seq LIMIT $2"""
 _MARK = "UPDATE {s}.outbox SET published_at = now() WHERE id = ANY($1::bigint[]) AND published_at IS NULL"
@@ -116,6 +118,7 @@ class Outbox:
         self.stream = event_stream(service)
         self._number = _NUMBER.format(s=service)
         self._unsent = _UNSENT.format(s=service)
+        self._work = _WORK.format(s=service)
         self.lease = Lease(service, "sequencer", holder)
         self.gate = Gate()  # Shut while nobody knows whether this database may publish (libs/runtime/history.py).
         self.archive: Archive | None = None
@@ -132,6 +135,7 @@ class Outbox:
         """Relay until cancelled; every fault is logged, backed off from and tried again."""
         backoff = 0.1
         checked = 0.0
+        woken = True
         loop = asyncio.get_running_loop()
         while True:
             await self.gate.wait()
@@ -140,7 +144,7 @@ class Outbox:
                 if self._resync or loop.time() - checked > CHECK_SECONDS:
                     await self._bring_broker_up_to_date()
                     checked = loop.time()
-                moved = await self._relay_all()
+                moved = await self._relay_all() if woken or await self.database.any(self._work) else 0
                 backoff = 0.1
             except Exception as error:
                 self._resync = True
@@ -149,9 +153,14 @@ class Outbox:
                 backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
                 continue
             if not moved:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(IDLE_SECONDS):
-                        await self._woken.wait()
+                woken = await self._wait()
+
+    async def _wait(self) -> bool:
+        """Wait to be woken; False when nobody did for the idle time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(IDLE_SECONDS):
+                return await self._woken.wait()
+        return False
 
     async def relay_once(self) -> int:
         """Number and publish one batch of events and one of commands. Returns how many were acknowledged."""

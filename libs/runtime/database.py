@@ -49,6 +49,11 @@ class Database:
         async with self.engine.connect() as conn:
             yield await driver_of(conn)
 
+    async def any(self, query: str) -> bool:
+        """Whether `query` finds a row. One round trip and nothing written: for looking whether there is work at all."""
+        async with self.driver() as driver:
+            return bool(await driver.fetchval(f"SELECT EXISTS ({query})"))
+
     async def close(self) -> None:
         await self.engine.dispose()
 

@@ -407,8 +407,9 @@ class App:
             fired = 0
             await self.writes.wait()
             try:
-                async with self.database.transaction() as conn:
-                    fired = await self.engine.fire_due_timers(conn, self._context)
+                if await self.engine.timers_due(self.database):
+                    async with self.database.transaction() as conn:
+                        fired = await self.engine.fire_due_timers(conn, self._context)
             except Exception as error:
                 log.warning("timers_failed", error=repr(error))
             if fired:

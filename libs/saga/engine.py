@@ -28,6 +28,7 @@ from libs.contracts.envelope import Envelope
 from libs.contracts.ids import new_operation_id
 from libs.contracts.message import Message
 from libs.contracts.replies import Reply
+from libs.runtime.database import Database
 from libs.saga.core import Answer, Effect, Run, Send, Timer, new_state
 from libs.saga.dsl import Saga
 from libs.saga.state import SagaState
@@ -137,6 +138,10 @@ class SagaEngine:
             decisions += [decided] if decided else []
             await asyncio.sleep(0)  # Deciding is computing: others, the API's calls among them, get their turn between.
         await self._save(conn, decisions)
+
+    async def timers_due(self, database: Database) -> bool:
+        """Whether there is a timer to fire."""
+        return await database.any(f"SELECT 1 FROM {self.service}.saga_timer WHERE due_at <= clock_timestamp()")
 
     async def fire_due_timers(self, conn: AsyncConnection, make: MakeContext) -> int:
         """Fire timers that are due by the database's clock. Returns how many were claimed."""
