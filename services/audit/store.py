@@ -145,9 +145,6 @@ contradiction = sa.Table(
     sa.Column("found_at", _Time, nullable=False),
 )
 
-_order = (event.c.service, event.c.sequence)
-
-
 async def ensure_partitions(conn: AsyncConnection, times: Iterable[datetime]) -> None:
     """See that the months of `times` have partitions; where one can't be made, events go to the rest."""
     months = sorted({moment.astimezone(UTC).date().replace(day=1) for moment in times})
@@ -324,11 +321,25 @@ async def mentioning(
 async def exported(
     conn: AsyncConnection, conditions: Sequence[sa.ColumnElement[bool]], after: tuple[str, int] | None, limit: int
 ) -> list[Mapping[Any, Any]]:
-    """(service, sequence, envelope, digest) in that order, after a place."""
-    statement = sa.select(event.c.service, event.c.sequence, event.c.envelope, event.c.digest).where(*conditions)
-    if after is not None:
-        statement = statement.where(sa.tuple_(*_order) > sa.tuple_(*(sa.literal(part) for part in after)))
-    return list((await conn.execute(statement.order_by(*_order).limit(limit))).mappings())
+    """(service, sequence, envelope, digest) in that order, after a place.
+
+    Service by service: each page is then read off one index, however many events lie behind it.
+    """
+    rows: list[Mapping[Any, Any]] = []
+    service, sequence = after if after is not None else (await _next_service(conn, ""), -1)
+    columns = (event.c.service, event.c.sequence, event.c.envelope, event.c.digest)
+    while service is not None and len(rows) < limit:
+        mine = sa.select(*columns).where(event.c.service == service, event.c.sequence > sequence, *conditions)
+        rows += (await conn.execute(mine.order_by(event.c.sequence).limit(limit - len(rows)))).mappings()
+        if len(rows) < limit:
+            service, sequence = await _next_service(conn, service), -1
+    return rows
+
+
+async def _next_service(conn: AsyncConnection, after: str) -> str | None:
+    found = sa.select(sa.func.min(event.c.service)).where(event.c.service > after)
+    service: str | None = (await conn.execute(found)).scalar_one()
+    return service
 
 
 async def chain(
