@@ -17,7 +17,7 @@ from sqlalchemy import text
 from libs.bus.gate import Gate
 from libs.runtime.database import Database
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 2.0  # Beside the looks that work itself asks for (`worked`).
 NAME = "outbox"
 
 log = structlog.get_logger("pressure")

@@ -30,7 +30,7 @@ from libs.runtime.database import Database
 
 SILENCE_SECONDS = 10.0
 LEASE_SECONDS = 30.0
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 5.0  # What begins here wakes it; this is for those whose process is gone.
 ACK_SECONDS = 20.0
 MOST_AT_ONCE = 3  # Replays of one service that may run at a time.
 KEPT = 200  # Finished replays that are still listed.

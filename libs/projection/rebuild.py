@@ -33,7 +33,7 @@ from libs.runtime.database import Database
 
 SILENCE_SECONDS = 10.0
 LEASE_SECONDS = 20.0  # Renewed with every batch; a replica goes on this much later when its holder was killed.
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 5.0  # What begins here wakes it; this is for those whose process is gone.
 MOST_TRIES = 5
 LONG_STATEMENT = timedelta(minutes=30)  # A digest or swap of a large table takes longer than a usual statement may.
 
