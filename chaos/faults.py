@@ -180,24 +180,34 @@ class Faults:
     # -- streams --------------------------------------------------------------------------------
 
     async def lose_tail(self, fault: Fault) -> str:
-        """Kill the broker, put an older copy of the stream's store in the place of its own, start it again.
+        """Kill the broker, put an older copy of the stream's store in the place of its own, start it again."""
+        return await self._lose(fault)
 
-        The copy is of a stopped server: what a crash at that moment would have left behind. Of three servers one loses
-        what it stored since, all streams together: a store does not fit the log of another time. The others bring it
-        up to date.
+    async def lose_commands(self, fault: Fault) -> str:
+        """The same, while whoever obeys the commands is stopped: so they are lost before anybody has read them."""
+        kind, _, whose = fault.target.partition("_")
+        return await self._lose(fault, "satellite" if kind == "SITE" else whose)
+
+    async def _lose(self, fault: Fault, *stopped: str) -> str:
+        """The copy is of a stopped server: what a crash at that moment would have left behind.
+
+        Of three servers one loses what it stored since, all streams together: a store does not fit the log of another
+        time. The others bring it up to date.
         """
         world = self.world
         name = world.hubs[fault.number % len(world.hubs)]
         streams = brokers.store(world.stack.var, name)
         store = streams / fault.target if len(world.hubs) == 1 else streams.parent.parent.parent
         copy = world.stack.var / "older" / f"{fault.number}"
-        async with world.hold(name):
+        async with world.hold(name, *stopped):
+            for reader in stopped:
+                await world.pause(reader)
             await world.pause(name)
             shutil.copytree(store, copy)
-        first = await self._last_sequence(fault.target)
-        await asyncio.sleep(fault.seconds)
-        last = await self._grown(fault.target, first + fault.more["least"])
-        async with world.hold(name):
+            await world.resume(name)
+            first = await self._last_sequence(fault.target)
+            await asyncio.sleep(fault.seconds)
+            last = await self._grown(fault.target, first + fault.more["least"])
             await world.kill(name)
             shutil.rmtree(store)
             copy.rename(store)
@@ -212,9 +222,6 @@ class Faults:
                 break
             await asyncio.sleep(0.2)
         return last
-
-    async def lose_commands(self, fault: Fault) -> str:
-        return await self.lose_tail(fault)
 
     async def _last_sequence(self, stream: str) -> int:
         async def ask(js: JetStreamContext) -> int:
