@@ -145,6 +145,7 @@ contradiction = sa.Table(
     sa.Column("found_at", _Time, nullable=False),
 )
 
+
 async def ensure_partitions(conn: AsyncConnection, times: Iterable[datetime]) -> None:
     """See that the months of `times` have partitions; where one can't be made, events go to the rest."""
     months = sorted({moment.astimezone(UTC).date().replace(day=1) for moment in times})

@@ -10,7 +10,7 @@ import pytest
 from slipway.proof import REMOVAL, read_statements, trusted_keys
 from sqlalchemy.exc import DBAPIError
 
-from libs.contracts.envelope import decode, now_utc
+from libs.contracts.envelope import Envelope, decode, now_utc
 from libs.projection import digest
 from services.audit.projections import EVENTS
 from tests.unit.services.audit.kept import (
@@ -250,4 +250,26 @@ async def test_an_event_from_a_wrong_clock_holds_up_nobody_else(service_kit: Any
     assert (await body(kit, "preview_retention"))["removed"] == 2
     assert await run(kit) == {"removed": 2, "held": 0}
     assert await sequences(kit) == [2, 4]
+    assert await problems(kit) == []
+
+
+async def test_a_broker_that_lost_everything_is_filled_without_a_hole_and_nothing_comes_back(
+    service_kit: Any, tmp_path: Path
+) -> None:
+    kit = await kit_of(service_kit, tmp_path)
+    await hold(kit, entity_id="nothing")
+    await in_force(kit)
+    await run(kit)
+    filled: list[Envelope] = []
+    while len(filled) < 8:
+        params = {"service": "inventory", "first": len(filled) + 1, "last": 8}
+        items = (await body(kit, "archived_events", params))["items"]
+        filled += [decode(text.encode()) for text in items]
+    assert [each.stream_sequence for each in filled] == list(range(1, 9))
+    assert [each.type for each in filled][5:7] == [
+        "slipway.inventory.event.removed",
+        "slipway.inventory.machine.updated",
+    ]
+    await kit.project("events", filled)
+    assert await sequences(kit) == [7, 8]
     assert await problems(kit) == []
