@@ -14,6 +14,8 @@ from services.gateway.openapi import document
 from services.gateway.routes import Door
 from tools.check_compatibility import releases
 from tools.generation.asyncapi import asyncapi
+from tools.generation.catalogue import FOLDER as CATALOGUE
+from tools.generation.catalogue import catalogue
 from tools.generation.examples import examples
 from tools.generation.messages import Files, index, schemas
 from tools.generation.pages import FOLDER as PAGES
@@ -21,7 +23,15 @@ from tools.generation.pages import pages
 
 ROOT = Path(__file__).resolve().parents[1]
 # Folders in which everything is generated: a file that nothing generates any more does not belong there.
-GENERATED_FOLDERS = ("schemas/events", "schemas/commands", "schemas/examples", "schemas/api", "schemas/asyncapi", PAGES)
+GENERATED_FOLDERS = (
+    "schemas/events",
+    "schemas/commands",
+    "schemas/examples",
+    "schemas/api",
+    "schemas/asyncapi",
+    PAGES,
+    CATALOGUE,
+)
 
 
 def wanted(root: Path = ROOT) -> Files:
@@ -31,7 +41,8 @@ def wanted(root: Path = ROOT) -> Files:
     for path, text in examples().items():
         kept = root / path
         files[path] = kept.read_text(encoding="utf-8") if kept.exists() else text
-    return {**_released(root), **files}
+    files = {**_released(root), **files}
+    return {**files, **catalogue(files)}
 
 
 def _released(root: Path) -> Files:

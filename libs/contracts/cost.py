@@ -20,6 +20,8 @@ class PriceFacts(Message):
 
 @event("cost", "price", "set")
 class PriceSet(Message):
+    """An operator set the price of a machine-hour, from an instant on."""
+
     price: PriceFacts
 
 

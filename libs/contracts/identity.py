@@ -59,19 +59,27 @@ class GrantFacts(Message):
 
 @event("identity", "organization", "updated")
 class OrganizationUpdated(Message):
+    """An organization was made or changed."""
+
     organization: OrganizationFacts
 
 
 @event("identity", "tenant", "updated")
 class TenantUpdated(Message):
+    """A tenant was made or changed."""
+
     tenant: TenantFacts
 
 
 @event("identity", "grant", "given")
 class GrantGiven(Message):
+    """Somebody was given a role."""
+
     grant: GrantFacts
 
 
 @event("identity", "grant", "revoked")
 class GrantRevoked(Message):
+    """A role was taken away; it no longer counts from now on."""
+
     grant: GrantFacts

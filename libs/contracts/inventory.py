@@ -175,16 +175,22 @@ class DeviceTypeFacts(Message):
 
 @event("inventory", "site", "updated")
 class SiteUpdated(Message):
+    """A site was read from the source of truth for the first time, or differs from before."""
+
     site: SiteFacts
 
 
 @event("inventory", "rack", "updated")
 class RackUpdated(Message):
+    """A rack was read from the source of truth for the first time, or differs from before."""
+
     rack: RackFacts
 
 
 @event("inventory", "device_type", "updated")
 class DeviceTypeUpdated(Message):
+    """A device type was read from the source of truth for the first time, or differs from before."""
+
     device_type: DeviceTypeFacts
 
 
@@ -203,6 +209,8 @@ class ProfileFacts(Message):
 
 @event("inventory", "profile", "updated")
 class ProfileUpdated(Message):
+    """A kind of machine that can be asked for was added or changed."""
+
     profile: ProfileFacts
 
 
@@ -221,16 +229,22 @@ class SourceRead(Message):
 
 @event("inventory", "operation", "started")
 class InventoryOperationStarted(Message):
+    """A process of inventory began."""
+
     operation: OperationFacts
 
 
 @event("inventory", "operation", "progressed")
 class InventoryOperationProgressed(Message):
+    """A process of inventory took a step, waits, or turned back."""
+
     operation: OperationFacts
 
 
 @event("inventory", "operation", "finished")
 class InventoryOperationFinished(Message):
+    """A process of inventory ended: SUCCEEDED, FAILED or CANCELLED."""
+
     operation: OperationFacts
 
 

@@ -65,7 +65,7 @@ class _ClusterEvent(Message):
 
 @event("provisioning", "cluster", "requested")
 class ClusterRequested(_ClusterEvent):
-    pass
+    """A tenant asked for a cluster and it was accepted; the work goes on."""
 
 
 @event("provisioning", "cluster", "changed")
@@ -75,6 +75,8 @@ class ClusterChanged(_ClusterEvent):
 
 @event("provisioning", "cluster", "state_changed")
 class ClusterStateChanged(_ClusterEvent):
+    """A cluster is in another state than before."""
+
     from_state: ClusterState
     to_state: ClusterState
 
@@ -126,26 +128,36 @@ class TemplateFacts(Message):
 
 @event("provisioning", "image", "updated")
 class ImageUpdated(Message):
+    """A golden image was added or changed."""
+
     image: ImageFacts
 
 
 @event("provisioning", "template", "updated")
 class TemplateUpdated(Message):
+    """A template (stack) was added or changed."""
+
     template: TemplateFacts
 
 
 @event("provisioning", "operation", "started")
 class ProvisioningOperationStarted(Message):
+    """A process of provisioning began."""
+
     operation: OperationFacts
 
 
 @event("provisioning", "operation", "progressed")
 class ProvisioningOperationProgressed(Message):
+    """A process of provisioning took a step, waits, or turned back."""
+
     operation: OperationFacts
 
 
 @event("provisioning", "operation", "finished")
 class ProvisioningOperationFinished(Message):
+    """A process of provisioning ended: SUCCEEDED, FAILED or CANCELLED."""
+
     operation: OperationFacts
 
 

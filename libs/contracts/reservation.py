@@ -61,12 +61,12 @@ class _ReservationEvent(Message):
 
 @event("reservation", "reservation", "held")
 class ReservationHeld(_ReservationEvent):
-    pass
+    """Machines were found and are held for a tenant."""
 
 
 @event("reservation", "reservation", "refused")
 class ReservationRefused(_ReservationEvent):
-    pass
+    """There were not enough machines; the reasons are in it."""
 
 
 @event("reservation", "reservation", "confirmed")
@@ -81,17 +81,17 @@ class ReservationChanged(_ReservationEvent):
 
 @event("reservation", "reservation", "returning")
 class ReservationReturning(_ReservationEvent):
-    pass
+    """The machines of a reservation are being given back."""
 
 
 @event("reservation", "reservation", "ended")
 class ReservationEnded(_ReservationEvent):
-    pass
+    """Every machine of a reservation has come back."""
 
 
 @event("reservation", "reservation", "expired")
 class ReservationExpired(_ReservationEvent):
-    pass
+    """A hold was not confirmed in time; its machines are free again."""
 
 
 @command("reservation", "hold_machines")

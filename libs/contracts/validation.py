@@ -53,11 +53,15 @@ class RunFacts(Message):
 
 @event("validation", "run", "started")
 class RunStarted(Message):
+    """A suite of checks began on a machine."""
+
     run: RunFacts
 
 
 @event("validation", "run", "finished")
 class RunFinished(Message):
+    """A suite of checks ended with a verdict: PASS, FAIL or INCONCLUSIVE."""
+
     run: RunFacts
 
 
@@ -82,11 +86,15 @@ class FindingFacts(Message):
 
 @event("validation", "finding", "raised")
 class FindingRaised(Message):
+    """Something is wrong with a machine: the first evidence of it."""
+
     finding: FindingFacts
 
 
 @event("validation", "finding", "seen_again")
 class FindingSeenAgain(Message):
+    """Evidence of a finding that is open already was seen once more."""
+
     finding: FindingFacts
 
 
@@ -99,16 +107,22 @@ class FindingCleared(Message):
 
 @event("validation", "operation", "started")
 class ValidationOperationStarted(Message):
+    """A process of validation began."""
+
     operation: OperationFacts
 
 
 @event("validation", "operation", "progressed")
 class ValidationOperationProgressed(Message):
+    """A process of validation took a step, waits, or turned back."""
+
     operation: OperationFacts
 
 
 @event("validation", "operation", "finished")
 class ValidationOperationFinished(Message):
+    """A process of validation ended: SUCCEEDED, FAILED or CANCELLED."""
+
     operation: OperationFacts
 
 

@@ -1,5 +1,7 @@
-"""NATS JWTs by which the broker is told who a subscriber is and what it may do (ADR-26, auth callout). Pure.
+"""NATS JWTs by which the broker is told who a subscriber is and what it may do (ADR-26, auth callout).
 
+`python -m services.subscription.broker_tokens FILE` makes the key that signs them: the seed in FILE is the service's
+SLIPWAY_SUBSCRIBERS_ISSUER_SEED; the public key that it prints is `auth_callout.issuer` in the broker's configuration.
 https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-26.md
 """
 
@@ -8,7 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import nkeys
@@ -104,6 +109,14 @@ class Issuer:
         return f"{head}.{body}.{_encoded(self._pair.sign(f'{head}.{body}'.encode()))}"
 
 
+def make_seed(path: Path) -> str:
+    """A new seed in `path`, readable by its owner only; returns the public key. Raises FileExistsError."""
+    seed: bytes = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_ACCOUNT)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(seed)
+    return Issuer(seed.decode()).public
+
+
 def _compact(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -114,3 +127,12 @@ def _encoded(raw: bytes) -> str:
 
 def _decoded(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m services.subscription.broker_tokens FILE")
+    try:
+        print(make_seed(Path(sys.argv[1])))
+    except OSError as problem:
+        raise SystemExit(f"{sys.argv[1]}: {problem.strerror}; name a new file in a folder that exists") from None

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ Item = Live | Missed | Reconnecting
 
 async def tail(
     transport: Transport, door: Door, *, after: str | None = None, patience: int | None = None, **filters: Filter
-) -> AsyncIterator[Item]:
+) -> AsyncGenerator[Item, None]:
     """Events behind `after` (an id; "start": everything kept; None: from now on), for ever.
 
     `patience` is how often in a row nobody may answer before Unavailable is raised; None: never. Refusals (ApiError,
@@ -69,13 +70,14 @@ async def tail(
     last_id, failures, fresh = after, 0, False
     while True:
         try:
-            async for item in _connection(transport, door, last_id, fresh, filters):
-                failures, fresh = 0, False
-                if isinstance(item, str):
-                    last_id = item
-                    continue
-                last_id = item.id or last_id
-                yield item
+            async with aclosing(_connection(transport, door, last_id, fresh, filters)) as items:
+                async for item in items:
+                    failures, fresh = 0, False
+                    if isinstance(item, str):
+                        last_id = item
+                        continue
+                    last_id = item.id or last_id
+                    yield item
             failures += 1
             broken = Reconnecting(last_id, "stream.ended", "The connection ended.")
         except _Expired:
@@ -100,7 +102,7 @@ class _Expired(Exception):
 
 async def _connection(
     transport: Transport, door: Door, after: str | None, fresh: bool, filters: dict[str, Filter]
-) -> AsyncIterator[Item | str]:
+) -> AsyncGenerator[Item | str, None]:
     """What one connection gives: items, and ids that moved on without one."""
     headers = {"Authorization": f"Bearer {await transport.tokens.token(door, fresh=fresh)}"}
     query = {name.rstrip("_"): value for name, value in filters.items()}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -324,10 +325,12 @@ class History(Collection[models.Event]):
 
     async def tail(
         self, *, door: Door | None = None, after: str | None = None, patience: int | None = None, **filters: Filter
-    ) -> AsyncIterator[live.Item]:
+    ) -> AsyncGenerator[live.Item, None]:
         """Events as they happen, behind `after`; see slipway.live."""
-        async for item in live.tail(self._transport, self.door(door), after=after, patience=patience, **filters):
-            yield item
+        tailing = live.tail(self._transport, self.door(door), after=after, patience=patience, **filters)
+        async with aclosing(tailing) as items:
+            async for item in items:
+                yield item
 
 
 class Resources:

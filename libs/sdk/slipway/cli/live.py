@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from slipway.cli.history import Entity, Service, Type
-from slipway.cli.money import Since, aware
+from slipway.cli.instants import Since
 from slipway.cli.output import console
 from slipway.cli.session import AskedDoor, run, usage_error
 from slipway.client import Client
@@ -51,23 +52,24 @@ def tail(
 
     async def follow(client: Client) -> None:
         left = count
-        items = client.events.tail(
+        tailing = client.events.tail(
             door=door,
             after=after,
             patience=GAVE_UP,
-            since=aware(since),
+            since=since,
             entity_id=entity,
             service=service,
             type=type_,
             site=site,
             tenant=tenant,
         )
-        async for item in items:
-            show(item)
-            if left is not None and isinstance(item, Live):
-                left -= 1
-                if not left:
-                    return
+        async with aclosing(tailing) as items:
+            async for item in items:
+                show(item)
+                if left is not None and isinstance(item, Live):
+                    left -= 1
+                    if not left:
+                        return
 
     run(follow)
 

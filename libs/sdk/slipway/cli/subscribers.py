@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from slipway.cli.money import Since, aware
+from slipway.cli.instants import Since
 from slipway.cli.output import Column, ago, console, exact, print_facts, print_json, state
 from slipway.cli.session import (
     DEFAULT_LIMIT,
@@ -132,7 +132,7 @@ def create(
             name,
             subjects=subject or (),
             tenant=tenant,
-            begin=aware(since) or begin,
+            begin=since or begin,
             door=door,
             max_ack_pending=max_ack_pending,
             ack_wait_seconds=seconds_of(ack_wait),

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from slipway.cli.exits import Exit
 from slipway.cli.history import Entity, Service, Type
-from slipway.cli.money import Since, aware
+from slipway.cli.instants import Since
 from slipway.cli.output import Column, ago, console, exact, print_facts, print_json, state
 from slipway.cli.session import (
     DEFAULT_LIMIT,
@@ -133,7 +133,7 @@ def create(
             types=type_ or (),
             entities=entity or (),
             signature=signature,
-            begin=aware(since) or begin,
+            begin=since or begin,
             door=door,
         )
     )
@@ -245,9 +245,7 @@ def replay(
         usage_error("From where?", "Give --since, --begin start, or --service with --after.")
     confirm(f"Send the events of {name} again?", yes=yes)
     started = run(
-        lambda client: client.webhooks.replay(
-            name, begin=aware(since) or begin, service=service, after=after, door=door
-        )
+        lambda client: client.webhooks.replay(name, begin=since or begin, service=service, after=after, door=door)
     )
     if as_json:
         print_json(started.raw)
