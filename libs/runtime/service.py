@@ -40,7 +40,7 @@ from libs.bus.retention import Policy, Retention
 from libs.bus.tables import bus_tables
 from libs.bus.topology import command_stream
 from libs.contracts.calls import Answer, Call
-from libs.contracts.envelope import SYSTEM_ACTOR, Envelope
+from libs.contracts.envelope import SYSTEM_ACTOR, Envelope, new_message_id
 from libs.contracts.message import Message
 from libs.contracts.replies import REPLY_TYPE, refused
 from libs.contracts.upcasters import UPCASTERS
@@ -326,6 +326,7 @@ class App:
         self.outbox.gate, self.outbox.archive = self.relays, Archive(self.service.name, self.nats)
         self.history = History(self.service.name, self.database, js, self.writes, self.relays)
         await self.history.look_until_known()
+        await self._accept_as_set()
         held = bool(self.relays.reasons)
         if not held:
             await self._begin()
@@ -336,6 +337,15 @@ class App:
             names = {*self.all_queries(), *self.all_calls(), *SHELL_CALLS}
             await Answering(self.service.name, self.run_query, self.run_call, names).begin(self.nats)
             await tasks.first_end()
+
+    async def _accept_as_set(self) -> None:
+        """Whoever starts the process may say what a human would over the API: identity's own grants may be the loss."""
+        if self.settings.accept_restore and self.history is not None and self.history.held is not None:
+            epoch, _, reason = self.settings.accept_restore.partition(":")
+            params = {"epoch": int(epoch), "reason": reason}
+            call = Call(name="accept_restore", actor="system:settings", correlation_id=new_message_id(), params=params)
+            answer = await self._accept_restore(self.history, call)
+            log.warning("restore_accepted_as_set", status=answer.status, answer=answer.body)
 
     async def _begin(self) -> None:
         if self.service.on_start is not None:

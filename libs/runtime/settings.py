@@ -34,6 +34,11 @@ class ServiceSettings(ProcessSettings):
     database_url: SecretStr = SecretStr("")
     owner_database_url: SecretStr = SecretStr("")
     inbox_workers: int = Field(default=1, ge=1, le=16)
+    accept_restore: str = Field(
+        default="",
+        pattern=r"^$|^\d{1,9}:.{1,500}$",
+        description="EPOCH:REASON of a restore to go on after, for when nobody can sign in to say so over the API",
+    )
     outbox_soft_limit: int = Field(
         default=OUTBOX_SOFT_LIMIT, ge=1, description="Messages waiting before it is not ready"
     )
