@@ -59,7 +59,8 @@ async def _next(ctx: Context, signer: Signer, service: str, *, daily: bool) -> C
         "number": last["number"] + 1 if last is not None else 1,
         "day": day,
         "last_sequence": sequence,
-        "events": (last["events"] if last is not None else 0) + await store.count_between(ctx.conn, service, since),
+        "events": (last["events"] if last is not None else 0)
+        + await store.count_between(ctx.conn, service, since, sequence),
         "digest": digest,
         "made_at": ctx.now.astimezone(UTC),
     }

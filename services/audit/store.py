@@ -357,10 +357,10 @@ async def chain(
     return [*(row for row in rows if row["sequence"] < last), *same], True
 
 
-async def count_between(conn: AsyncConnection, service: str, after: int) -> int:
-    """How many events of the service have a number above `after`."""
-    statement = sa.select(sa.func.count()).where(event.c.service == service, event.c.sequence > after)
-    return int((await conn.execute(statement)).scalar_one())
+async def count_between(conn: AsyncConnection, service: str, after: int, last: int) -> int:
+    """How many events of the service have a number in (after, last]."""
+    mine = (event.c.service == service, event.c.sequence > after, event.c.sequence <= last)
+    return int((await conn.execute(sa.select(sa.func.count()).where(*mine))).scalar_one())
 
 
 async def removals_within(conn: AsyncConnection, service: str, after: int, last: int) -> list[Mapping[Any, Any]]:

@@ -292,13 +292,20 @@ def _expected(manifest: Mapping[str, Any], held: Documents) -> dict[str, int] | 
     """Up to where checkpoints count: those known when the export began, and held ones that are older than it."""
     if "began_at" not in manifest:
         return None
-    began = datetime.fromisoformat(str(manifest["began_at"]))
-    older = [each for each in held if datetime.fromisoformat(str(each.get("made_at"))) <= began]
+    began = _instant(manifest["began_at"], "began_at of the manifest")
+    older = [each for each in held if _instant(each.get("made_at"), "made_at of a checkpoint") <= began]
     expected: dict[str, int] = {}
     for each in (*older, *(manifest.get("checkpoints") or ())):
         service = str(each.get("service"))
         expected[service] = max(expected.get(service, 0), int(each.get("last_sequence") or 0))
     return expected
+
+
+def _instant(text: Any, what: str) -> datetime:
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        raise UnreadableExport(f"The {what} is no instant: {text!r}.", "Use the files as they were written.") from None
 
 
 def _miscounted(walk: ChainWalk, tally: Any) -> list[Problem]:
