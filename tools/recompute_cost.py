@@ -5,7 +5,7 @@ Reads events (CloudEvents, one JSON document a line, in the order of the export)
 prints a JSON document: node-seconds and cost of every cluster and tenant. It shares no code with Slipway and needs
 only Python, so that a tenant or an auditor can check the bill without trusting who wrote it.
 
-    slipway audit export > events.jsonl
+    slipway events export --out events.jsonl
     python3 tools/recompute_cost.py events.jsonl
 
 Rules (docs/architecture/cost.md): a machine is billed from `at` of node_started to `at` of node_stopped (exclusive),
