@@ -20,8 +20,8 @@ install: .venv/ready ## the Python environment, below .venv
 demo: install ## the main job on real NetBox and Ironic, told on the terminal (SITE=sim: on the simulated site)
 	@$(PY) -m deploy.demo --site $(SITE) --scene $(SCENE)
 
-test: install ## the whole test suite
-	@$(PY) -m pytest
+test: install ## the whole test suite, in two processes (ARGS=… goes to pytest)
+	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
 check: install ## seconds: format, lint, types, import rules, generated files, unit tests
 	@$(PY) -m tools.check

@@ -101,10 +101,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         if reason and item.get_closest_marker("lab"):
             item.add_marker(pytest.mark.skip(reason=reason))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
         wanted.append(item)
     items[:] = wanted
     if left_out:
         config.hook.pytest_deselected(items=left_out)
+
+
+def _group(item: pytest.Item) -> str:
+    """What one process runs one after the other: the tests of a file, which share servers; all whole systems."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return "whole systems" if item.get_closest_marker("lab") or folder in ("e2e", "chaos") else str(item.path)
 
 
 def _lab_missing() -> str | None:
