@@ -103,7 +103,7 @@ def finish(tell: Narrator, summary: Summary, out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(document, indent=2) + "\n")
     rows = [
-        [topic, name, str(value)[:90]]
+        [topic.replace('_', ' '), name.replace('_', ' '), _figure(value)]
         for topic in ("machines", "cluster", "crash", "release", "cost", "audit")
         for name, value in document[topic].items()
     ]
@@ -113,6 +113,14 @@ def finish(tell: Narrator, summary: Summary, out: Path) -> int:
         tell.console.print(f"[red]wrong:[/red] {wrong}")
     tell.console.print(f'\n{out / "summary.json"}: "ok": {str(document["ok"]).lower()}')
     return 0 if document["ok"] else 1
+
+
+def _figure(value: object) -> str:
+    """A figure as people read it; what was metered as the sum of its clusters."""
+    if not isinstance(value, dict):
+        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)[:90]
+    clusters = [line for line in value.values() if isinstance(line, list)]
+    return f"{value['total']} for {sum(line[0] for line in clusters)} node-seconds of {len(clusters)} clusters"
 
 
 if __name__ == "__main__":
