@@ -137,6 +137,7 @@ class LostCommands:
             ),
             {"subjects": f"{kind.lower()}.{whose}.%", "since": since - MARK_LATE if since else None},
         )
-        REFILLED.labels(self.service, "commands").inc(result.rowcount)
-        log.warning("commands_sent_again", service=self.service, stream=name, count=result.rowcount)
+        if result.rowcount:
+            REFILLED.labels(self.service, "commands").inc(result.rowcount)
+            log.warning("commands_sent_again", service=self.service, stream=name, count=result.rowcount)
         return int(result.rowcount)

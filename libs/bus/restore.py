@@ -33,7 +33,6 @@ from libs.contracts.envelope import BadMessage, Envelope, decode, new_message_id
 from libs.runtime.database import Database
 
 SILENCE_SECONDS = 10.0
-WHY = "the database was restored from a backup; see `slipway restore show`"
 
 log = structlog.get_logger("restore")
 HELD = Gauge("slipway_restore_waiting", "1 while the service waits for a human after a restore", ["service"])
@@ -43,6 +42,11 @@ ParkAll = Callable[[AsyncConnection, str], Awaitable[int]]  # Parks the service'
 
 class ForeignHistory(RuntimeError):
     """The stream's events are not those of this database: it is neither ours nor an older copy of ours."""
+
+
+def why(service: str) -> str:
+    """What is said of everything that waits."""
+    return f"the database was restored from a backup; see `slipway restore show {service}`"
 
 
 @dataclass(frozen=True)
@@ -320,7 +324,7 @@ async def accept(
         raised += done_here
         if not done_here:
             unknown.append(f"{each.entity} {each.id}")
-    parked = await park(conn, f"{WHY} {service}")
+    parked = await park(conn, why(service))
     done: Any = await conn.execute(
         text(
             f"""UPDATE {service}.restore SET accepted_at = now(), accepted_by = :actor, reason = :reason

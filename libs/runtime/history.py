@@ -86,7 +86,7 @@ class History:
         async with self.database.transaction() as conn:
             self.epoch = await restore.read_epoch(conn, self.service)
         if self.held is not None:
-            self._close(f"{restore.WHY} {self.service}")
+            self._close(restore.why(self.service))
             await restore.announce(self.js, self.service, self.epoch)
             return
         for gate in self.gates:
