@@ -15,6 +15,7 @@ from typing import Any
 from slipway.doors import Door
 from slipway.errors import ApiError
 from slipway.models import Cluster, Operation
+from slipway.verification import Held, verify_online
 
 from deploy.demo import site_truth
 from deploy.demo.narrator import Narrator
@@ -251,7 +252,18 @@ class Story:
             "events": found["events"],
             "gaps": len(found["items"]) + len(found["entities"]),
         }
+        await self._verify()
         await self._rebuild_all()
+
+    async def _verify(self) -> None:
+        """Sign what has happened, then look for anything that was altered, removed or put in."""
+        operator = self.people.operator
+        await operator.audit.make_checkpoint()
+        self.tell.command("slipway events verify")
+        report = await verify_online(operator, Held(), (), lambda *_: None)
+        checked, signed = (sum(line[name] for line in report.services) for name in ("checked", "signed_up_to"))
+        self.summary.audit |= {"verified": checked, "altered": report.count}
+        self.tell.say(f"    {checked} events checked, {signed} of them signed, {report.count} problems")
 
     async def _rebuild_all(self) -> None:
         operator = self.people.operator

@@ -59,6 +59,7 @@ class Summary:
             "cost recomputed from the log alone is equal": bool(metered) and metered == recomputed,
             "something was billed": _positive(self.cost.get("total")),
             "no gap in any service's sequence": a.get("gaps") == 0 and (a.get("events") or 0) > 0,
+            "no event altered, removed or put in": a.get("altered") == 0 and (a.get("verified") or 0) > 0,
             "projections rebuilt with equal digests": (a.get("projections_rebuilt") or 0) > 0
             and a.get("digests_equal") is True,
             "a machine's life can be read": (a.get("timeline_entries") or 0) > 0,
