@@ -55,7 +55,7 @@ def overlap(one: str, other: str) -> bool:
             return True
         if a != b and "*" not in (a, b):
             return False
-    return len(left) == len(right) or ">" in (*left[len(right) :][:1], *right[len(left) :][:1])
+    return len(left) == len(right)  # A longer one wants more tokens than the other has, also with > at its end.
 
 
 def url_problem(url: str, *, plain_http: bool) -> str:

@@ -50,8 +50,10 @@ def test_what_the_shell_of_every_service_answers_is_asked_of_it() -> None:
 
 
 def listings(name: str) -> dict[str, Listing]:
-    module = importlib.import_module(f"services.{name}.queries")
-    return {key.lower(): value for key, value in vars(module).items() if isinstance(value, Listing)}
+    """The listings of the modules in which the service's queries are."""
+    modules = {query.__module__ for query in service(name).queries.values()}
+    found = [vars(importlib.import_module(module)) for module in modules if module.startswith(f"services.{name}.")]
+    return {key.lower(): value for module in found for key, value in module.items() if isinstance(value, Listing)}
 
 
 @pytest.mark.parametrize(
