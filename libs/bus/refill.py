@@ -2,7 +2,8 @@
 
 What the outbox still has is published again by the relay itself (outbox.py). Here is the rest: events so old that
 only the archive has them, and commands, whose streams give no numbers of ours: when such a stream went backwards or
-was made anew, every command that it may have lost is sent again. Receivers know what they had.
+was made anew, or its server was started again (a stream that grew meanwhile does not show what it lost), every command
+that may be lost is sent again. Receivers know what they had.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.archive import Archive, subject_of
 from libs.bus.lease import Lease
+from libs.bus.pull import client_of
 from libs.contracts.envelope import Envelope
 from libs.runtime.database import Database
 
@@ -28,6 +30,11 @@ LEASE_SECONDS = 90.0
 PUBLISH_SECONDS = 30.0
 # A command is marked published after the broker stored it; this much later at most, or it is sent twice for nothing.
 MARK_LATE = timedelta(minutes=1)
+
+# A server that crashes forgets what it had not flushed to disk: two minutes (JetStream's sync_interval), and some more.
+FORGETS = timedelta(minutes=5)
+# The rows of stream_seen that say which servers were met; no stream's name has a space.
+SERVER = "server "
 
 log = structlog.get_logger("refill")
 REFILLED = Counter("slipway_outbox_refilled_total", "Messages put back into a broker that lost them", ["service", "of"])
@@ -87,7 +94,7 @@ class LostCommands:
         async with self.database.transaction() as conn:
             if await self.lease.take(conn) is None:
                 return 0
-        again, seen = 0, 0
+        again, seen = await self._after_a_restart(), 0
         while page := await self.js.streams_info(offset=seen):
             seen += len(page)
             for info in page:
@@ -95,6 +102,28 @@ class LostCommands:
                 if name.startswith(("CMD_", "SITE_")):
                     async with self.database.transaction() as conn:
                         again += await self._compare(conn, name, info)
+        return again
+
+    async def _after_a_restart(self) -> int:
+        """What was published lately is sent again when the broker's server is not one that we have met before."""
+        met = f"{SERVER}{client_of(self.js)._server_info['server_id']}"
+        async with self.database.transaction() as conn:
+            where = f"FROM {self.service}.stream_seen WHERE stream"
+            looked_at = await conn.scalar(text(f"SELECT max(made_at) {where} LIKE :all"), {"all": f"{SERVER}%"})
+            known = await conn.scalar(text(f"SELECT 1 {where} = :met"), {"met": met})
+            again = 0
+            if looked_at is not None and known is None:
+                again = await self._send_again(conn, "%_%", looked_at - FORGETS)
+            await conn.execute(
+                text(
+                    f"""INSERT INTO {self.service}.stream_seen (stream, made_at, last_seq)
+                    VALUES (:met, clock_timestamp(), 0) ON CONFLICT (stream) DO UPDATE SET made_at = excluded.made_at"""
+                ),
+                {"met": met},
+            )
+            await conn.execute(
+                text(f"DELETE {where} LIKE :all AND made_at < now() - interval '7 days'"), {"all": f"{SERVER}%"}
+            )
         return again
 
     async def _compare(self, conn: AsyncConnection, name: str, info: Any) -> int:
@@ -128,6 +157,7 @@ class LostCommands:
         return found if isinstance(found, datetime) else None
 
     async def _send_again(self, conn: AsyncConnection, name: str, since: datetime | None) -> int:
+        """Unmark commands of the stream (`%_%`: of every stream) that were published since then."""
         kind, _, whose = name.partition("_")
         result: Any = await conn.execute(
             text(
