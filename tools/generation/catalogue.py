@@ -139,7 +139,7 @@ _ENVELOPE = """
 | `time` | when it happened, RFC 3339 |
 | `entityversion` | one more with each event of the same thing: an older one than you have is stale |
 | `tenantsequence` | one more with each event of this service for this tenant: a missing number is a missing event |
-| `sequence` | the same over all tenants; only in what operators read |
+| `sequence` | the same over all tenants; left out of tenants' streams and webhooks |
 | `epoch` | one more when the service's database was restored from a back-up: what has an older one is of the past |
 | `tenant`, `site` | whose and where; `-`: none |
 | `actor` | who caused it: `user:…` or `system:…` |
