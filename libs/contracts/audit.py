@@ -17,7 +17,7 @@ class HoldKind(StrEnum):
 
 
 class CheckpointFacts(Message):
-    """A signed word on one service's chain: after `events` events, the last numbered `last_sequence`, it ends in `digest`.
+    """A signed word on one chain: after `events` events, the last numbered `last_sequence`, it ends in `digest`.
 
     `statement` is what was signed, to the byte: JSON with sorted keys. `signature` is Ed25519, base64url without
     padding, by the key whose RFC 7638 thumbprint is `key_id`. See docs/architecture/audit.md.
