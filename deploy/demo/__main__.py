@@ -103,7 +103,7 @@ def finish(tell: Narrator, summary: Summary, out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(document, indent=2) + "\n")
     rows = [
-        [topic.replace('_', ' '), name.replace('_', ' '), _figure(value)]
+        [topic.replace("_", " "), name.replace("_", " "), _figure(value)]
         for topic in ("machines", "cluster", "crash", "release", "cost", "audit")
         for name, value in document[topic].items()
     ]
