@@ -125,7 +125,7 @@ async def test_a_service_takes_from_its_own_durable_and_from_no_other(hub: tuple
     refusals: list[str] = []
     async with signed_in(hub, "cost", refusals) as client:
         async with Puller(client, "CMD_cost", "cost_inbox") as own:
-            (message,) = await own.next_batch(10)
+            (message,) = await own.next_batch(60)
             assert message.data == b"1" and message.subject == "cmd.cost.x.v1"
             await message.ack()
         async with Puller(client, "CMD_identity", "identity_inbox") as foreign:
