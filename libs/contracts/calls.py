@@ -35,7 +35,7 @@ class Call(Message):
 class Answer(Message):
     """What the owner says. `status` is an HTTP status; `body` the document, or a problem when status ≥ 400.
 
-    `once` names members of the body that are said this once and not kept for a repeat (a password): there they are null.
+    `once` names members of the body that are said once and not kept for a repeat (a password): there they are null.
 
     A problem body has: code, message, next_step, and optionally errors: [{field, message}].
     """
