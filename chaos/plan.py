@@ -74,7 +74,7 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
             (*COMMAND_STREAMS, SITE_STREAM),
             1,
             4,
-            usual=False,
+            weight=1,
             choices={"least": (1, 5)},
         ),
         Kind(

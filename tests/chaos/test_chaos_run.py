@@ -16,14 +16,15 @@ from chaos.history import Event, History
 
 PORT_BASE = 29000
 LIMIT_SECONDS = 900.0  # A busy machine is slow; what never ends is still noticed.
-# The kinds that hurt most in the least time.
-KINDS = "kill,pause,break_commit,lose_tail,repeat,cut_leaf"
+# The kinds that hurt most in the least time, and a seed that draws each of them once.
+KINDS = ("kill", "pause", "break_commit", "lose_tail", "repeat")
+SEED = "short-317"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT_SECONDS + 30)
 def test_the_system_keeps_its_promises_under_a_few_faults(repository: Path, tmp_path: Path) -> None:
-    wanted = ["--seed", "short", "--faults", "5", "--kinds", KINDS, "--tenants", "1", "--pace", "0.3"]
+    wanted = ["--seed", SEED, "--faults", "5", "--kinds", ",".join(KINDS), "--tenants", "1", "--pace", "0.3"]
     done = subprocess.run(
         [sys.executable, "-m", "chaos", "--out", str(tmp_path), *wanted],
         cwd=repository,
@@ -34,14 +35,15 @@ def test_the_system_keeps_its_promises_under_a_few_faults(repository: Path, tmp_
         check=False,
     )
     print(done.stdout[-12000:], done.stderr[-4000:])
-    summary: dict[str, Any] = json.loads((tmp_path / "seed-short" / "summary.json").read_text())
+    summary: dict[str, Any] = json.loads((tmp_path / f"seed-{SEED}" / "summary.json").read_text())
     assert summary["broken"] == [] and summary["not_inflicted"] == []
     assert done.returncode == 0
     # Green because it was good, not because there was nothing to look at.
-    assert sum(summary["faults"].values()) == 5
+    assert summary["faults"] == dict.fromkeys(KINDS, 1)
+    assert summary["messages_dropped_by_the_broker"] > 0 and summary["commits_broken"] > 0
     assert summary["events"] > 100 and summary["deploys"] > 0 and summary["cleans"] > 0
     assert summary["projections_rebuilt"] > 5
-    lines = [json.loads(line) for line in (tmp_path / "seed-short" / "journal.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / f"seed-{SEED}" / "journal.jsonl").read_text().splitlines()]
     assert [line["what"] for line in lines].count("fault ends") == 5
 
 
