@@ -12,6 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 BIN = REPOSITORY / ".venv" / "bin"
 TYPED = ("libs", "services", "deploy", "tools", "bench", "chaos")
 
+TWO = ("-n", "2", "--dist", "loadgroup")
 CHECKS: tuple[tuple[str, Sequence[str]], ...] = (
     ("format", (str(BIN / "ruff"), "format", "--check", "--quiet", ".")),
     ("lint", (str(BIN / "ruff"), "check", "--quiet", ".")),
@@ -19,7 +20,7 @@ CHECKS: tuple[tuple[str, Sequence[str]], ...] = (
     ("imports", (str(BIN / "lint-imports"), "--no-logo")),
     ("generated files", (sys.executable, "-m", "tools.generate", "--check")),
     ("compatibility", (sys.executable, "-m", "tools.check_compatibility")),
-    ("unit tests", (sys.executable, "-m", "pytest", "-q", "-x", "tests/unit/libs", "tests/architecture")),
+    ("unit tests", (sys.executable, "-m", "pytest", "-q", "-x", *TWO, "tests/unit/libs", "tests/architecture")),
 )
 
 
