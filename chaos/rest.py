@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,11 @@ class Rest:
     def quiet(self) -> bool:
         return not any(self.under_way.values())
 
+    @property
+    def left(self) -> int:
+        """How much there is to do; that it was never less than now is progress, too."""
+        return sum(self.under_way.values())
+
     def __str__(self) -> str:
         return ", ".join(f"{name} {count}" for name, count in self.under_way.items() if count) or "nothing"
 
@@ -47,8 +53,8 @@ async def look(world: World) -> Rest:
         last = {service: (await js.stream_info(f"EVT_{service}")).state.last_seq for service in SERVICES}
         for service in SERVICES:
             counts = await _counts(db, service)
-            # Not what comes and goes by itself: a site's observations pass through inboxes for ever.
-            moved.append((counts["saga_versions"], last[service]))
+            # Not what comes and goes by itself: a site's observations and what is made of them go on for ever.
+            moved.append(counts["saga_versions"])
             lag = 0
             for row in await db.fetch(f"SELECT stream, position FROM {service}.projection_position"):
                 lag += max(0, last.get(row["stream"], 0) - row["position"])
@@ -84,7 +90,7 @@ def open_commands(journal: Path) -> int:
 async def come_to_rest(world: World, tell: Any, patience_seconds: float = PATIENCE_SECONDS) -> bool:
     """Wait until nothing is under way. False when nothing has moved for `patience_seconds` and something still is."""
     loop = asyncio.get_running_loop()
-    changed_at, last = loop.time(), Rest()
+    changed_at, last, least = loop.time(), Rest(), math.inf
     while True:
         try:
             now = await look(world)
@@ -93,8 +99,9 @@ async def come_to_rest(world: World, tell: Any, patience_seconds: float = PATIEN
             now = Rest({f"not looked: {error!r}": 1}, last.moved)
         if now.quiet:
             return True
-        if now.moved != last.moved:
+        if now.moved != last.moved or now.left < least:
             changed_at = loop.time()
+            least = now.left if now.moved != last.moved else min(least, now.left)
         if str(now) != str(last):
             tell(f"still under way: {now}")
         if loop.time() - changed_at > patience_seconds:
