@@ -34,6 +34,7 @@ from libs.runtime.database import Database
 SILENCE_SECONDS = 10.0
 LEASE_SECONDS = 20.0  # Renewed with every batch; a replica goes on this much later when its holder was killed.
 IDLE_SECONDS = 5.0  # What begins here wakes it; this is for those whose process is gone.
+RETRY_SECONDS = 1.0
 MOST_TRIES = 5
 LONG_STATEMENT = timedelta(minutes=30)  # A digest or swap of a large table takes longer than a usual statement may.
 
@@ -127,7 +128,7 @@ class Rebuild:
                     await self._give_up(error)
                     tries = 0
             try:
-                async with asyncio.timeout(IDLE_SECONDS):
+                async with asyncio.timeout(RETRY_SECONDS if tries else IDLE_SECONDS):
                     await self._woken.wait()
             except TimeoutError:
                 pass

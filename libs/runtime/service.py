@@ -67,7 +67,7 @@ from libs.runtime.history import History
 from libs.runtime.logs import set_up_logging
 from libs.runtime.migrations import migrate
 from libs.runtime.settings import ServiceSettings
-from libs.runtime.tasks import TaskSet
+from libs.runtime.tasks import TaskSet, end_all
 from libs.saga.dsl import Saga
 from libs.saga.engine import OperationEvents, SagaEngine
 from libs.saga.parking import park_all
@@ -453,8 +453,10 @@ async def run_service(service: Service) -> None:
     main_task = asyncio.ensure_future(app.run())
     beat_task = asyncio.ensure_future(_beat(health))
     loop = asyncio.get_running_loop()
+    ending: list[asyncio.Task[None]] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, main_task.cancel)
+        # Until it has really ended: a cancellation while it starts may be swallowed.
+        loop.add_signal_handler(number, lambda: ending.append(asyncio.create_task(end_all([main_task]))))
     try:
         await main_task
     except asyncio.CancelledError:

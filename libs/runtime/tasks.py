@@ -17,10 +17,18 @@ CANCEL_AGAIN_SECONDS = 0.5
 async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel the tasks until every one has ended; once is not enough (https://github.com/python/cpython/issues/86296)."""
     waiting = {task for task in tasks if not task.done()}
+    interrupted: asyncio.CancelledError | None = None
     while waiting:
         for task in waiting:
             task.cancel()
-        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_SECONDS)
+        try:
+            _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_SECONDS)
+        except asyncio.CancelledError as error:
+            # Sets are nested, and the outer one cancels us again, too: none of ours may be left behind for that.
+            interrupted = error
+            waiting = {task for task in waiting if not task.done()}
+    if interrupted is not None:
+        raise interrupted
 
 
 class TaskSet:

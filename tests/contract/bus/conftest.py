@@ -19,6 +19,7 @@ from libs.bus.topology import apply_hub, load_topology
 from libs.runtime.database import Database
 from libs.runtime.embedded import EmbeddedNats, EmbeddedPostgres
 from libs.runtime.service import App, Service
+from libs.runtime.tasks import end_all
 from libs.testing.servers import nats_hub
 from tests.contract.bus.toy import DDL, toy_service
 
@@ -53,7 +54,8 @@ class Bench:
         try:
             yield app
         finally:
-            task.cancel()
+            # Until it has really ended: a cancellation while it starts may be swallowed (libs/runtime/tasks.py).
+            await end_all([task])
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
             if app.nats is not None:
