@@ -18,6 +18,7 @@ import orjson
 import structlog
 
 import bench.events
+import bench.recovery
 import bench.relay
 import bench.reservation_hold
 import bench.sagas
@@ -33,6 +34,7 @@ MEASURES: tuple[tuple[tuple[str, ...], Measure], ...] = (
     (("saga.throughput",), bench.sagas.measure),
     (("api.create_cluster_p99", "memory.all", "cpu.idle"), bench.system.measure),
     (("reservation.hold8_p99",), bench.reservation_hold.measure),
+    (("recovery.kill_all",), bench.recovery.measure),
 )
 
 
