@@ -9,6 +9,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from hypothesis import settings
 
 from libs.runtime.database import Database
 from libs.runtime.embedded import EmbeddedNats, EmbeddedPostgres
@@ -16,6 +17,10 @@ from libs.runtime.migrations import migrate
 from libs.runtime.service import Service
 from libs.testing.kit import ServiceKit
 from libs.testing.servers import postgres_server, shared_nats
+
+# How long one example takes says how busy the computer is. The same examples every time: a failure is never a surprise.
+settings.register_profile("slipway", deadline=None, derandomize=True)
+settings.load_profile("slipway")
 
 KitFactory = Callable[[Service], Awaitable[ServiceKit]]
 
