@@ -21,7 +21,7 @@ demo: install ## the main job on real NetBox and Ironic, told on the terminal (S
 	@$(PY) -m deploy.demo --site $(SITE) --scene $(SCENE)
 
 test: install ## the whole test suite, in two processes (ARGS=… goes to pytest)
-	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(PY) -m pytest -n 2 $(ARGS)
 
 check: install ## seconds: format, lint, types, import rules, generated files, unit tests
 	@$(PY) -m tools.check

@@ -6,10 +6,12 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from libs.runtime.database import Database
 from libs.runtime.embedded import EmbeddedNats, EmbeddedPostgres
@@ -106,17 +108,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         if reason and item.get_closest_marker("lab"):
             item.add_marker(pytest.mark.skip(reason=reason))
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
         wanted.append(item)
     items[:] = wanted
     if left_out:
         config.hook.pytest_deselected(items=left_out)
 
 
-def _group(item: pytest.Item) -> str:
-    """What one process runs one after the other: the tests of a file, which share servers; all whole systems."""
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    return "whole systems" if item.get_closest_marker("lab") or folder in ("e2e", "chaos") else str(item.path)
+# What starts whole systems: NetBox, Ironic, the stack. One after the other, or they share two cores and time out.
+WHOLE_SYSTEMS = (
+    "tests/e2e/",
+    "tests/chaos/",
+    "tests/integration/lab/",
+    "tests/contract/inventory/",
+    "tests/contract/site/",
+)
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives each process of pytest-xdist whole files, whose tests share servers, and all whole systems to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "whole systems" if nodeid.startswith(WHOLE_SYSTEMS) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 def _lab_missing() -> str | None:

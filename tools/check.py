@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 BIN = REPOSITORY / ".venv" / "bin"
 TYPED = ("libs", "services", "deploy", "tools", "bench", "chaos")
 
-TWO = ("-n", "2", "--dist", "loadgroup")
+TWO = ("-n", "2")
 CHECKS: tuple[tuple[str, Sequence[str]], ...] = (
     ("format", (str(BIN / "ruff"), "format", "--check", "--quiet", ".")),
     ("lint", (str(BIN / "ruff"), "check", "--quiet", ".")),
