@@ -22,9 +22,7 @@ from libs.contracts.provisioning import NodeFacts
 from services.provisioning.ssh_config import known_hosts, ssh_config
 from services.provisioning.ssh_keys import BadKey, parse_public_key
 
-ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(
-    b"slipway, for tests alone, 32 byte"
-)  # The same in every process.
+ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))  # The same in every process.
 
 
 def line(key: ed25519.Ed25519PublicKey | rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> str:
