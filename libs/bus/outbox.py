@@ -174,7 +174,9 @@ class Outbox:
         moved = 0
         batch = await self._next_batch()
         while batch:
-            following = asyncio.create_task(self._next_batch()) if batch.full else None
+            # Commands are found by not being marked: while some are on their way, another look would find them again.
+            ahead = batch.full and not batch.commands
+            following = asyncio.create_task(self._next_batch()) if ahead else None
             try:
                 await self._publish(batch)
             except BaseException:
@@ -245,7 +247,8 @@ class Outbox:
                 await self._mark_with(driver)
 
     async def _mark_with(self, driver: asyncpg.Connection[Any]) -> None:
-        """A mark that is lost with its transaction is made up for by the next check with the broker."""
+        """A mark that is lost with its transaction is made up for: an event's by the next check with the broker, a
+        command's by sending it again, which broker and receiver take for the repeat that it is."""
         if self._acknowledged:
             ids, self._acknowledged = self._acknowledged, []
             await driver.execute(_MARK.format(s=self.service), ids)
