@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from libs.contracts.calls import Answer, problem
 
@@ -17,10 +18,16 @@ def parse(model: type[P], params: dict[str, object]) -> P | Answer:
         return model.model_validate(params)
     except ValidationError as error:
         errors = [
-            {"field": ".".join(str(part) for part in item["loc"]) or "(body)", "message": str(item["msg"])}
+            {"field": ".".join(str(part) for part in item["loc"]) or "(body)", "message": _said(item)}
             for item in error.errors()
         ]
         return invalid(errors)
+
+
+def _said(item: ErrorDetails) -> str:
+    """What is wrong; in our words where a validator of ours said it (pydantic puts "Value error, " before them)."""
+    raised = item.get("ctx", {}).get("error")
+    return str(raised) if isinstance(raised, ValueError) else item["msg"]
 
 
 def invalid(errors: list[dict[str, str]]) -> Answer:
