@@ -22,12 +22,11 @@ SITE_PUBLISH = (
     "$JS.hub.API.STREAM.INFO.SITE_{site}",
     "$JS.ACK.SITE_{site}.>",
     "$JS.{site}.>",
-    "$JS.M.>",
-    "$JS.S.>",
     "$JSC.>",
     "_INBOX.>",
     "_R_.>",
     "_GR_.>",
+    "sourced.{site}",
     "local.{site}.>",
 )
 SITE_SUBSCRIBE = (

@@ -7,8 +7,9 @@ broker is brought in line where JetStream can, and reported where it can't.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import nats.js.errors
 import structlog
@@ -18,7 +19,15 @@ from nats.js import JetStreamContext, api
 log = structlog.get_logger("topology")
 TOPOLOGY_FILE = Path(__file__).resolve().parents[2] / "deploy" / "nats" / "topology.yaml"
 DUPLICATE_WINDOW_SECONDS = 120
-ACK_WAIT_SECONDS = 30
+# Landing a message and acknowledging it takes milliseconds; what a killed process held is given to another one after
+# this. A slower landing is delivered again, and known by its id.
+ACK_WAIT_SECONDS = 5
+# The durable of a site's stream by which the hub's OBS takes what the site says. Unlike the consumers that JetStream
+# makes for sources by itself it shows the hub when the site can be reached again (decision 0018).
+SOURCING_CONSUMER = "hub"
+SOURCING_HEARTBEAT_SECONDS = 1
+OBSERVATIONS = "OBS"
+SATELLITE_CONSUMER = "satellite"
 EVENT_SERVICES = ("inventory", "reservation", "provisioning", "validation", "cost", "identity", "audit", "subscription")
 
 
@@ -36,6 +45,11 @@ def site_stream(site: str) -> str:
 
 def site_local_stream(site: str) -> str:
     return f"SAT_{site}"
+
+
+def sourcing_subject(site: str) -> str:
+    """Where a site's server hands over to the hub's what the site says."""
+    return f"sourced.{site}"
 
 
 def inbox_consumer(service: str) -> str:
@@ -61,20 +75,64 @@ async def apply_hub(
         await _consumer(js, command_stream(service), inbox_consumer(service), f"cmd.{service}.>")
     for site in sites:
         await _stream(js, site_stream(site), [f"site.{site}.>"], limits["site_commands"], replicas)
-        await _consumer(js, site_stream(site), "satellite", f"site.{site}.>")
+        await _consumer(js, site_stream(site), SATELLITE_CONSUMER, f"site.{site}.>")
     await _sourced(js, "EVT", [event_stream(name) for name in EVENT_SERVICES], limits["events"], replicas)
     await _stream(js, "DLQ", ["dlq.>"], limits["dead_letters"], replicas)
     await _stream(js, "REPLAY", ["replay.>"], limits["replays"], replicas)
     await _observations(js, sites, limits["observations"], replicas)
-    for service, wants in topology["services"].items():
-        await _consumer(
-            js, "OBS", inbox_consumer(service), [f"obs.*.reply.{service}.>", *wants.get("observations", [])]
-        )
+    for service in topology["services"]:
+        await _consumer(js, OBSERVATIONS, inbox_consumer(service), _observed_by(topology, service))
+
+
+def _observed_by(topology: Mapping[str, Any], service: str) -> list[str]:
+    return [f"obs.*.reply.{service}.>", *topology["services"][service].get("observations", [])]
+
+
+async def restore_inbox_consumer(js: JetStreamContext, service: str, stream: str) -> bool:
+    """Make the service's durable on `stream` again when somebody deleted it. Returns whether it was missing.
+
+    It begins at the stream's first message, as it did when it was first declared: what the inbox had is known there
+    by its id, and no position of ours could tell what another replica had taken and not yet acknowledged. Only what
+    is missing is made: an older replica must not put its own settings over a newer release's.
+    """
+    subjects = _observed_by(load_topology(), service) if stream == OBSERVATIONS else f"cmd.{service}.>"
+    return await _restore_consumer(js, stream, inbox_consumer(service), subjects)
+
+
+async def restore_satellite_consumer(js: JetStreamContext, stream: str) -> bool:
+    """The same for the durable of a site's commands; its satellite's journal knows the commands that it had."""
+    site = stream.removeprefix(site_stream(""))
+    return await _restore_consumer(js, stream, SATELLITE_CONSUMER, f"site.{site}.>")
+
+
+async def _restore_consumer(js: JetStreamContext, stream: str, durable: str, subjects: str | list[str]) -> bool:
+    await js.stream_info(stream)  # A stream that is gone is for the deployment to declare: it says so by raising.
+    try:
+        await js.consumer_info(stream, durable)
+    except nats.js.errors.NotFoundError:
+        await _consumer(js, stream, durable, subjects)
+        log.warning("consumer_made_again", stream=stream, consumer=durable)
+        return True
+    return False
 
 
 async def apply_site(js: JetStreamContext, topology: Mapping[str, Any], site: str) -> None:
-    """Declare the site's own stream, in the leaf's JetStream domain."""
+    """Declare the site's own stream, in the leaf's JetStream domain, and the durable that hands it to the hub."""
     await _stream(js, site_local_stream(site), [f"local.{site}.>"], topology["limits"]["site_local"], 1)
+    config = api.ConsumerConfig(
+        durable_name=SOURCING_CONSUMER,
+        deliver_subject=sourcing_subject(site),
+        ack_policy=cast(api.AckPolicy, "flow_control"),  # NATS 2.15 has it for sourcing; nats-py no name for it.
+        idle_heartbeat=SOURCING_HEARTBEAT_SECONDS,
+    )
+    await js.add_consumer(site_local_stream(site), config)
+
+
+@dataclass
+class _DurableSource(api.StreamSource):
+    """A source that uses a durable of ours, {name, deliver_subject}; nats-py has no field for it."""
+
+    consumer: dict[str, str] | None = None
 
 
 def _config(name: str, limits: Mapping[str, Any], replicas: int, **more: Any) -> api.StreamConfig:
@@ -108,14 +166,15 @@ async def _sourced(
 async def _observations(js: JetStreamContext, sites: tuple[str, ...], limits: Mapping[str, Any], replicas: int) -> None:
     """OBS takes each site's local stream out of the leaf's domain, `local.<site>.>` becoming `obs.<site>.>`."""
     sources = [
-        api.StreamSource(
+        _DurableSource(
             name=site_local_stream(site),
+            consumer={"name": SOURCING_CONSUMER, "deliver_subject": sourcing_subject(site)},
             external=api.ExternalStream(api=f"$JS.{site}.API", deliver=None),
             subject_transforms=[api.SubjectTransform(src=f"local.{site}.>", dest=f"obs.{site}.>")],
         )
         for site in sites
     ]
-    await _apply(js, _config("OBS", limits, replicas, sources=sources))
+    await _apply(js, _config(OBSERVATIONS, limits, replicas, sources=sources))
 
 
 async def _apply(js: JetStreamContext, config: api.StreamConfig) -> None:
