@@ -10,13 +10,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from libs.contracts.hardware_ids import is_placeholder
+
 # What BIOSes, BMCs and drivers write when they don't know. Compared in lower case, without brackets.
 _NO_INFORMATION = frozenset(
     word.strip()
     for word in """
     -|--|?|0|-1|n/a|na|none|null|nil|nan|unknown|unknown error|err!|error|invalid|undefined|unspecified|default
     gpu is lost|not supported|not available|not specified|not present|not applicable|insufficient permissions
-    default string|system serial number|to be filled by o.e.m.|to be filled by oem|123456789|0123456789
     requested functionality has been deprecated
     """.replace("\n", "|").split("|")
 )
@@ -28,7 +29,7 @@ def text(value: Any) -> str | None:
         return None
     trimmed = value.strip()
     bare = trimmed.strip("[]<>()").strip().casefold()
-    if bare in _NO_INFORMATION or not bare.strip("0.:- "):
+    if bare in _NO_INFORMATION or is_placeholder(bare) or not bare.strip("0.:- "):
         return None
     return trimmed
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_interface
 from typing import Any
 
+from libs.contracts.hardware_ids import BadHardwareId, port_address
 from libs.contracts.ids import derived_uuid, is_slug
 from libs.contracts.text import display_name
 from services.inventory.adapters.source import DeviceTypeRecord, RackRecord, SiteRecord, SourceUnavailable
@@ -23,7 +24,6 @@ Document = dict[str, Any]
 OWNED_FIELDS = ("slipway_state", "slipway_health", "slipway_validated_at", "slipway_machine_id")
 # Names that vendors give the host's own BMC port, best first. A DPU's BMC ("bmc-bf3") is another machine's.
 BMC_NAMES = ("bmc", "idrac", "ipmi", "ilo", "xcc", "imm", "cimc", "irmc", "oob", "mgmt")
-_MAC = re.compile(r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}\Z")
 # Ironic takes node names that are host names.
 _HOST_NAME = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?\Z")
 
@@ -165,10 +165,10 @@ def _mac(port: Document) -> str:
     text = port.get("mac_address") or (primary.get("mac_address") if isinstance(primary, dict) else None)
     if not text:
         return ""
-    mac = str(text).lower()
-    if not _MAC.match(mac):
-        raise BadRecord(f"interface {port.get('name')}: mac_address {text!r} is no MAC address")
-    return mac
+    try:
+        return port_address(str(text))
+    except BadHardwareId as error:
+        raise BadRecord(f"interface {port.get('name')}: mac_address {error}") from None
 
 
 def _name(value: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from libs.contracts.hardware_ids import known_port, serial_number
 from libs.contracts.site import InspectedGpu, Inspection
 
 # Firmware keeps some memory for itself, so a BMC may report a little less than the DIMMs add up to.
@@ -64,9 +65,12 @@ def _plain(text: str) -> str:
 
 def _identity(expected: Expectation, found: Inspection) -> list[Mismatch]:
     differences = []
-    if not found.serial.strip():
-        differences.append(Mismatch("serial number", expected.serial, NOT_REPORTED, unknown=True))
-    elif found.serial.strip().upper() != expected.serial.strip().upper():
+    if not serial_number(found.serial):
+        said = (
+            f"{found.serial.strip()!r}, which firmware says when it has none" if found.serial.strip() else NOT_REPORTED
+        )
+        differences.append(Mismatch("serial number", expected.serial, said, unknown=True))
+    elif serial_number(found.serial) != serial_number(expected.serial):
         differences.append(Mismatch("serial number", expected.serial, found.serial))
     if expected.model:
         if not found.model.strip():
@@ -140,9 +144,11 @@ def _amount(where: str, expected: int, found: int | None, unit: str) -> Mismatch
 
 def _nics(expected: Expectation, found: Inspection) -> list[Mismatch]:
     """A MAC is judged only when the BMC lists any: many list none while the machine is off."""
-    seen = {mac.lower() for mac in found.nic_macs}
+    seen = {port for mac in found.nic_macs if (port := known_port(mac))}
     if not seen:
         return []
     return [
-        Mismatch("network port", mac, "no port with that MAC") for mac in expected.nic_macs if mac.lower() not in seen
+        Mismatch("network port", mac, "no port with that MAC")
+        for mac in expected.nic_macs
+        if known_port(mac) not in seen
     ]

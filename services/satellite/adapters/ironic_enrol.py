@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from libs.contracts.hardware_ids import known_port
 from libs.contracts.site import EnrolNode
 from services.satellite.adapters.ironic_client import Node
 from services.satellite.adapters.ironic_errors import IronicRefusal, Why
@@ -15,6 +16,7 @@ from services.satellite.adapters.ironic_loop import (
     for_good,
     patiently,
     refuse_foreign_maintenance,
+    refuse_held,
 )
 from services.satellite.adapters.machine_reads import CREDENTIALS_REF
 from services.satellite.errors import Failure, Refusal
@@ -110,7 +112,7 @@ async def _correct(
 async def _ports(site: IronicSite, order: EnrolNode) -> None:
     name, machine_id = order.machine_name, order.machine_id
     there = await patiently(name, lambda: site.client.ports(machine_id))
-    for mac in dict.fromkeys(mac.strip().lower() for mac in order.nic_macs):
+    for mac in dict.fromkeys(known_port(mac) or mac.strip().lower() for mac in order.nic_macs):
         if mac and mac not in there:
             await _port(site, order, mac)
 
@@ -148,6 +150,7 @@ async def _manageable(site: IronicSite, order: EnrolNode) -> str:
                 f"{node.name}: Ironic can't manage it: {node.last_error or 'it gave no reason'}",
                 "Look at the machine's BMC and its credentials.",
             )
+        refuse_held(node)
         if node.provision_state in TO_MANAGEABLE:
             await site.client.provision(node.id, "manage")
             ordered = True

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from libs.contracts.hardware_ids import known_port
 from libs.contracts.site import InspectedGpu, Inspection
 
 Document = Mapping[str, Any]
@@ -135,8 +136,11 @@ def nic_macs(interfaces: Sequence[Document]) -> tuple[tuple[str, ...], tuple[str
     macs: list[str] = []
     gaps: list[str] = []
     for entry in interfaces:
-        mac = (text(entry.get("MACAddress")) or text(entry.get("PermanentMACAddress"))).lower()
+        said = text(entry.get("MACAddress")) or text(entry.get("PermanentMACAddress"))
+        mac = known_port(said)
         if not mac:
+            if said:
+                gaps.append(f"network interface {text(entry.get('Id'))}: {said!r} is no hardware address; ignored")
             continue
         words = " ".join(text(entry.get(name)) for name in ("Id", "Name", "Description"))
         if _VIRTUAL_NIC.search(words):

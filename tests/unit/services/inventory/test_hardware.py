@@ -85,3 +85,14 @@ def test_a_cpu_machine_has_no_gpu() -> None:
     cpu = Expectation(serial="1660223969975")
     assert compare(cpu, inspection(gpus=())) == ()
     assert [item.where for item in compare(cpu, inspection(gpus=EIGHT[:1]))] == ["number of GPUs"]
+
+
+def test_two_boards_without_a_serial_number_do_not_pass_because_both_say_default_string() -> None:
+    promised = Expectation(serial="Default string", model="DGX H100", gpu_model=H100, gpu_count=8)
+    (mismatch,) = compare(promised, inspection(gpus=EIGHT, serial="Default string"))
+    assert mismatch.where == "serial number" and mismatch.unknown and "Default string" in mismatch.found
+
+
+def test_a_port_is_found_whatever_notation_its_address_is_written_in() -> None:
+    promised = Expectation(serial="1660223969975", nic_macs=("94:6d:ae:aa:4b:62",))
+    assert compare(promised, inspection(gpus=(), nic_macs=("946D.AEAA.4B62",))) == ()

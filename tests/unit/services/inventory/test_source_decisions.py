@@ -65,3 +65,9 @@ def test_a_device_type_in_two_profiles_is_in_none() -> None:
     one = ProfileFacts(name="a", description="", device_types=("x",))
     two = ProfileFacts(name="b", description="", device_types=("x", "y"))
     assert profile_for("x", [one, two]) is None and profile_for("y", [one, two]) == two
+
+
+def test_boards_that_say_default_string_share_nothing_and_notations_hide_nothing() -> None:
+    one, two = known("1", serial="Default string"), known("2", serial="default string", macs=("0000.5e00.5301",))
+    assert {name: len(words) for name, words in duplicates([one, two]).items()} == {"id-1": 1, "id-2": 1}
+    assert "MAC 00:00:5e:00:53:01" in duplicates([one, two])["id-1"][0]
