@@ -26,6 +26,7 @@ from deploy.local.layout import SERVICES, SITE
 REPEATED_MESSAGES = 40
 GROWTH_SECONDS = 60.0  # How long a stream is given to get messages that it can lose.
 BROKER_TRIES = 40
+CONSUMER_SECONDS = 180.0  # A service notices at once, inventory looks for a site's every 30 s; both may be down.
 # What the simulated site's faults file says for each target of break_machine.
 MACHINE_FAULTS: dict[str, dict[str, Any]] = {
     "deploy": {"fail": {"deploy": "write to /dev/nvme0n1 failed: Input/output error"}},
@@ -229,7 +230,8 @@ class Faults:
 
         return int(await self._with_hub(ask))
 
-    async def delete_consumer(self, fault: Fault) -> None:
+    async def delete_consumer(self, fault: Fault) -> str:
+        """Delete it and wait until whom it serves has noticed: nobody declares the deployment's topology again."""
         stream, consumer = fault.target.split("/")
 
         async def delete(js: JetStreamContext) -> None:
@@ -238,9 +240,20 @@ class Faults:
             except nats.js.errors.NotFoundError:
                 pass  # A try whose answer was lost had deleted it.
 
+        async def is_there(js: JetStreamContext) -> bool:
+            try:
+                return bool(await js.consumer_info(stream, consumer))
+            except nats.js.errors.NotFoundError:
+                return False
+
+        loop = asyncio.get_running_loop()
         await self._with_hub(delete)
-        await asyncio.sleep(fault.seconds)
-        await self.world.declare()
+        deleted_at = loop.time()
+        while not await self._with_hub(is_there):
+            if loop.time() - deleted_at > CONSUMER_SECONDS:
+                raise TimeoutError(f"nobody made {fault.target} again within {CONSUMER_SECONDS:.0f} s")
+            await asyncio.sleep(0.5)
+        return f"made again after {loop.time() - deleted_at:.1f} s"
 
     async def fill_stream(self, fault: Fault) -> None:
         """Set the stream's limit to what it holds: the next message finds it full."""

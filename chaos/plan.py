@@ -79,10 +79,8 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
         ),
         Kind(
             "delete_consumer",
-            "delete a durable consumer",
+            "delete a durable consumer, which its owner makes again",
             (*CONSUMERS, "OBS/provisioning_inbox", f"{SITE_STREAM}/satellite"),
-            1,
-            4,
         ),
         Kind("fill_stream", "fill a stream to its limit", (*EVENT_STREAMS, *COMMAND_STREAMS, SITE_STREAM), 2, 8),
         Kind(

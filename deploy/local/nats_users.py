@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from libs.bus.refill import KEEPS_SITE_CONSUMERS
 from libs.bus.topology import EVENT_SERVICES
 
 USERS = (*EVENT_SERVICES, "gateway")
@@ -29,7 +30,14 @@ SERVICE_PUBLISH = (
     "$JS.API.CONSUMER.MSG.NEXT.OBS.{name}_inbox",
     "$JS.ACK.CMD_{name}.{name}_inbox.>",
     "$JS.ACK.OBS.{name}_inbox.>",
+    # A durable that somebody deleted is made again by whom it serves.
+    *(
+        f"$JS.API.CONSUMER.{what}.{stream}.{{name}}_inbox"
+        for what in ("INFO", "DURABLE.CREATE")
+        for stream in ("CMD_{name}", "OBS")
+    ),
 )
+KEEPS_SATELLITES = ("$JS.API.CONSUMER.INFO.*.satellite", "$JS.API.CONSUMER.DURABLE.CREATE.*.satellite")
 # A projection reads others' events, and a replay its own, by ephemeral consumers. A wildcard stands for a whole token.
 READS_STREAMS = tuple(
     f"$JS.API.CONSUMER.{what}"
@@ -63,6 +71,8 @@ def publishes(name: str) -> list[str]:
     found = [*(subject.format(name=name) for subject in SERVICE_PUBLISH), *READS_STREAMS]
     if name in SPEAKS_TO_SITES:
         found.append("site.>")
+    if name == KEEPS_SITE_CONSUMERS:
+        found += KEEPS_SATELLITES
     if name == "subscription":
         found += [*READS_EVT, *KEEPS_SUBSCRIBERS]
     return found

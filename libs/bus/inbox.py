@@ -26,9 +26,9 @@ from libs.bus.dead_letters import id_of, letter_row
 from libs.bus.errors import Transient, UnknownMessage, cause_of
 from libs.bus.memory import note_epochs, read_known
 from libs.bus.plans import keep_to_indexes
-from libs.bus.pull import Puller, client_of
+from libs.bus.pull import ConsumerGone, Puller, client_of
 from libs.bus.tables import DEAD, DONE, PENDING, bus_tables
-from libs.bus.topology import inbox_consumer
+from libs.bus.topology import inbox_consumer, restore_inbox_consumer
 from libs.contracts.causes import Cause
 from libs.contracts.envelope import Envelope, decode, now_utc
 from libs.contracts.replies import REPLY_TYPE
@@ -47,6 +47,11 @@ LONGEST_BACKOFF_SECONDS = 60.0
 log = structlog.get_logger("inbox")
 LANDED = Counter("slipway_inbox_landed_total", "Messages taken from the broker", ["service", "stream"])
 REFUSED = Counter("slipway_inbox_refused_total", "Messages not let in", ["service", "stream", "cause"])
+CONSUMERS_RESTORED = Counter(
+    "slipway_inbox_consumers_restored_total",
+    "Durables that somebody had deleted and that were made again",
+    ["service", "stream"],
+)
 WORKED = Counter("slipway_inbox_worked_total", "Messages handled", ["service", "outcome"])
 DEAD_LETTERS = Gauge("slipway_inbox_dead_letters", "Messages set aside for a human", ["service"])
 LAG = Gauge(
@@ -111,10 +116,24 @@ class Inbox:
                     while True:
                         await self._land_once(puller, stream)
                         backoff = 0.1
+            except ConsumerGone as error:
+                log.warning("consumer_gone", service=self.service, stream=stream, error=str(error))
+                await self._restore_consumer(stream)
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, 5.0)
             except Exception as error:
                 log.warning("landing_failed", service=self.service, stream=stream, error=repr(error))
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, 5.0)
+
+    async def _restore_consumer(self, stream: str) -> None:
+        """Anybody with the broker's rights may have deleted it; what it had delivered is known here by id."""
+        try:
+            if await restore_inbox_consumer(self.js, self.service, stream):
+                CONSUMERS_RESTORED.labels(self.service, stream).inc()
+        except Exception as error:
+            # The broker is starting, or the stream is gone: that one is the deployment's to declare.
+            log.warning("consumer_not_restored", service=self.service, stream=stream, error=repr(error))
 
     async def _land_once(self, puller: Puller, stream: str) -> None:
         messages = await puller.next_batch(timeout=5.0)

@@ -3,7 +3,7 @@
 What the outbox still has is published again by the relay itself (outbox.py). Here is the rest: events so old that
 only the archive has them, and commands, whose streams give no numbers of ours: when such a stream went backwards or
 was made anew, or its server was started again (a stream that grew meanwhile does not show what it lost), every command
-that may be lost is sent again. Receivers know what they had.
+that may be lost is sent again. Receivers know what they had. The same look finds a site's durable that was deleted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from libs.bus.archive import Archive, subject_of
 from libs.bus.lease import Lease
 from libs.bus.pull import client_of
+from libs.bus.topology import restore_satellite_consumer
 from libs.contracts.envelope import Envelope
 from libs.runtime.database import Database
 
 LOOK_SECONDS = 30.0
+# A satellite has no right to make its own durable: a site could have the hub's messages delivered wherever it likes.
+KEEPS_SITE_CONSUMERS = "inventory"
 LEASE_SECONDS = 90.0
 PUBLISH_SECONDS = 30.0
 # A command is marked published after the broker stored it; this much later at most, or it is sent twice for nothing.
@@ -99,6 +102,8 @@ class LostCommands:
             seen += len(page)
             for info in page:
                 name = str(info.config.name)
+                if name.startswith("SITE_") and self.service == KEEPS_SITE_CONSUMERS:
+                    await restore_satellite_consumer(self.js, name)
                 if name.startswith(("CMD_", "SITE_")):
                     async with self.database.transaction() as conn:
                         again += await self._compare(conn, name, info)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import nats
+import nats.errors
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -15,7 +16,13 @@ from deploy.local import nats_servers
 from deploy.local.layout import Ports
 from deploy.local.nats_users import USERS, hears, publishes, secret_name
 from libs.bus.pull import Puller
-from libs.bus.topology import EVENT_SERVICES, apply_hub, load_topology
+from libs.bus.topology import (
+    EVENT_SERVICES,
+    apply_hub,
+    load_topology,
+    restore_inbox_consumer,
+    restore_satellite_consumer,
+)
 from tests.architecture.test_leaf_permissions import _free_block
 from tests.conftest import eventually
 
@@ -131,6 +138,27 @@ async def test_a_service_takes_from_its_own_durable_and_from_no_other(hub: tuple
         async with Puller(client, "CMD_identity", "identity_inbox") as foreign:
             assert await foreign.next_batch(0.5) == []
         assert any("cmd_identity" in text.lower() for text in refusals)
+
+
+async def test_a_service_makes_its_own_durables_again_and_nobody_elses(hub: tuple[Path, Ports]) -> None:
+    async with signed_in(hub, "services") as admin:
+        js = admin.jetstream()
+        await apply_hub(js, load_topology(), ("fra1",))
+        for stream, durable in (("CMD_cost", "cost_inbox"), ("OBS", "cost_inbox"), ("SITE_fra1", "satellite")):
+            await js.delete_consumer(stream, durable)
+        refusals: list[str] = []
+        async with signed_in(hub, "cost", refusals) as client:
+            own = client.jetstream(timeout=20)
+            assert await restore_inbox_consumer(own, "cost", "CMD_cost")
+            assert await restore_inbox_consumer(own, "cost", "OBS")
+            assert not await restore_inbox_consumer(own, "cost", "CMD_cost")
+            foreign = client.jetstream(timeout=0.5)
+            with pytest.raises(nats.errors.TimeoutError):
+                await restore_inbox_consumer(foreign, "identity", "CMD_identity")
+            with pytest.raises(nats.errors.TimeoutError):
+                await restore_satellite_consumer(foreign, "SITE_fra1")
+        async with signed_in(hub, "inventory") as client:
+            assert await restore_satellite_consumer(client.jetstream(timeout=20), "SITE_fra1")
 
 
 def test_every_service_with_events_has_a_user_and_no_list_allows_everything() -> None:
