@@ -50,6 +50,21 @@ class Hold(Message):
     since: datetime
 
 
+class Drift(Message):
+    """A source says otherwise than we hold, and still does: both values, whose field it is, how it is repaired.
+
+    `owner`: "netbox" or "slipway", who decides what the field's value is. `since`: when the difference was seen first.
+    """
+
+    source: str
+    field: str
+    ours: str
+    theirs: str
+    owner: str
+    repair: str
+    since: datetime
+
+
 class MachineFacts(Message):
     """Everything about a machine that others may know, as of its `entityversion`. Carried by every machine event.
 
@@ -78,6 +93,7 @@ class MachineFacts(Message):
     reason: Problem | None = None
     health: Health = Health.UNKNOWN
     holds: tuple[Hold, ...] = ()
+    drifts: tuple[Drift, ...] = ()
     eligible: bool = False
     claim_id: str | None = None
     reservation_id: str | None = None
@@ -141,12 +157,18 @@ class MachineValidated(_MachineEvent):
 
 @event("inventory", "machine", "drifted")
 class MachineDrifted(_MachineEvent):
-    """A source contradicts what we hold: field, both values and who owns the field."""
+    """A source contradicts what we hold: field and both values.
+
+    `owner` is who noticed it. `field_owner` ("netbox", "slipway", "" not declared) decides the field's value;
+    `repair` says how the two agree again.
+    """
 
     field: str
     ours: str
     theirs: str
     owner: str
+    field_owner: str = ""
+    repair: str = ""
 
 
 class SiteFacts(Message):

@@ -26,8 +26,9 @@ from libs.contracts.inventory import (
     SiteUpdated,
 )
 from libs.contracts.message import Message
-from services.inventory import store
+from services.inventory import source_store, store
 from services.inventory.adapters.source import Walk
+from services.inventory.model.drift import edited, same_fields
 from services.inventory.model.machine import Change, Machine
 from services.inventory.model.source import (
     DeviceProblem,
@@ -71,8 +72,8 @@ def machine_id_of(device: SourceDevice, by_netbox_id: dict[int, str], known: set
     return derived_uuid(*device.key.split(":", 1))
 
 
-async def take_in(walk: Walk, transaction: Transactions) -> Intake:
-    """Apply the walk. Raises Transient when a machine was changed meanwhile: the next walk brings it again."""
+async def take_in(walk: Walk, transaction: Transactions, began: datetime) -> Intake:
+    """Apply the walk that `began` then. Raises Transient when a machine was changed meanwhile: the next brings it."""
     result = Intake(problems=list(walk.problems))
     async with transaction() as ctx:
         await _places(ctx, walk)
@@ -86,7 +87,7 @@ async def take_in(walk: Walk, transaction: Transactions) -> Intake:
         else:
             wanted[found] = device
     result.changed += await _register(transaction, {k: d for k, d in wanted.items() if k not in known}, profiles)
-    result.changed += await _update(transaction, {k: d for k, d in wanted.items() if k in known}, profiles)
+    result.changed += await _update(transaction, {k: d for k, d in wanted.items() if k in known}, profiles, began)
     words = {by_netbox_id[p.netbox_id]: p.problem for p in result.problems if p.netbox_id in by_netbox_id}
     await _each(transaction, words, lambda machine, now: bad_record(machine, words[machine.id]))
     if walk.full:
@@ -112,13 +113,18 @@ async def _each(transaction: Transactions, machine_ids: Iterable[str], decide: D
             found = await store.load_all(ctx.conn, ids[first : first + BATCH])
             differing = [machine.id for machine in found if decide(machine, ctx.now).machine != machine]
         for machine_id in differing:
-            async with transaction() as ctx:
-                machine = await store.lock(ctx.conn, machine_id)
-                if machine is not None:
-                    change = decide(machine, ctx.now)
-                    await store.save(ctx, machine, change)
-                    changed += bool(change.events)
+            changed += await _change(transaction, machine_id, decide)
     return changed
+
+
+async def _change(transaction: Transactions, machine_id: str, decide: Decide) -> bool:
+    async with transaction() as ctx:
+        machine = await store.lock(ctx.conn, machine_id)
+        if machine is None:
+            return False
+        change = decide(machine, ctx.now)
+        await store.save(ctx, machine, change)
+        return bool(change.events)
 
 
 async def _register(
@@ -135,31 +141,48 @@ async def _register(
     return len(ids)
 
 
-async def _update(transaction: Transactions, wanted: dict[str, SourceDevice], profiles: Sequence[ProfileFacts]) -> int:
+async def _update(
+    transaction: Transactions, wanted: dict[str, SourceDevice], profiles: Sequence[ProfileFacts], began: datetime
+) -> int:
+    """Take what changed; where NetBox does not show our fields as they are, have them written again."""
+
     def decide(machine: Machine, now: datetime) -> Change:
         device = wanted[machine.id]
         return update(machine, device, profile_for(device.device_type, profiles), now)
 
-    changed = await _each(transaction, wanted, decide)
-    async with transaction() as ctx:
-        for machine in await store.load_all(ctx.conn, wanted):
-            owned = wanted[machine.id].owned
-            if owned is not None and not _same_fields(owned, written_fields(machine)):
-                await store.want_written(ctx, machine)
+    changed = 0
+    ids = sorted(wanted)
+    for first in range(0, len(ids), BATCH):
+        async with transaction() as ctx:
+            found = await store.load_all(ctx.conn, ids[first : first + BATCH])
+            differing = [machine.id for machine in found if decide(machine, ctx.now).machine != machine]
+        for machine_id in differing:
+            changed += await _change(transaction, machine_id, decide)
+        for machine in found:
+            if not _shows(wanted[machine.id], machine):
+                async with transaction() as ctx:
+                    changed += await _write_again(ctx, machine.id, wanted[machine.id], began)
     return changed
 
 
-def _same_fields(theirs: Any, ours: dict[str, str | None]) -> bool:
-    """Whether the source shows our own fields as we wrote them; it may write a time in another form."""
-    return all(_plain(theirs.get(name)) == _plain(value) for name, value in ours.items())
+def _shows(device: SourceDevice, machine: Machine) -> bool:
+    return device.owned is None or same_fields(device.owned, written_fields(machine))
 
 
-def _plain(value: str | None) -> str | datetime:
-    text = value or ""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return text
+async def _write_again(ctx: Context, machine_id: str, device: SourceDevice, began: datetime) -> bool:
+    machine = await store.lock(ctx.conn, machine_id)
+    if machine is None or device.netbox_id is None or device.owned is None:
+        return False
+    known = (await source_store.shown(ctx.conn, [device.netbox_id])).get(device.netbox_id)
+    if known is not None and known["sent_at"] >= began:
+        return False  # It was written while the walk was under way: what the walk saw may be older.
+    written = [one for one in (known["shows"], known["sent"]) if one is not None] if known else []
+    change = edited(machine, device.owned, written, ctx.now)
+    if change.events:
+        await source_store.shows(ctx.conn, device.netbox_id, device.owned)
+        await store.save(ctx, machine, change)
+    await store.want_written(ctx, change.machine)
+    return bool(change.events)
 
 
 async def _duplicates(transaction: Transactions) -> int:

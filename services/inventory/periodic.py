@@ -18,7 +18,7 @@ from libs.bus.lease import Lease
 from libs.contracts.inventory import MachineState, SourceRead
 from libs.contracts.replies import Problem
 from libs.runtime.service import App
-from services.inventory import processes, store
+from services.inventory import processes, source_store, store
 from services.inventory.adapters.source import MachineSource, SourceUnavailable, Walk, Write
 from services.inventory.intake import Intake, take_in
 from services.inventory.model import holds, renewal
@@ -73,7 +73,7 @@ async def read_source(app: App) -> None:
     except SourceUnavailable as error:
         await _read_failed(app, state, str(error), now)
         return
-    intake = await take_in(walk, transaction)
+    intake = await take_in(walk, transaction, now)
     await _read_well(app, state, walk, intake, now)
 
 
@@ -167,6 +167,8 @@ async def write_back(app: App) -> None:
     if not rows or not await _leads(app):
         return
     writes = [Write(row["netbox_id"], row["fields"], row["status"]) for row in rows]
+    async with app.transaction(actor=SOURCE_ACTOR) as ctx:
+        await source_store.sending(ctx.conn, {write.netbox_id: write.fields for write in writes}, ctx.now)
     try:
         results = await source.write(writes)
     except SourceUnavailable as error:
@@ -175,6 +177,8 @@ async def write_back(app: App) -> None:
     async with app.transaction(actor=SOURCE_ACTOR) as ctx:
         await store.written(ctx.conn, [row for row, refusal in zip(rows, results, strict=True) if not refusal])
         for row, refusal in zip(rows, results, strict=True):
+            if not refusal:
+                await source_store.shows(ctx.conn, row["netbox_id"], row["fields"])
             if refusal:
                 wait = min(timedelta(seconds=2 ** min(row["attempts"], 10)), LONGEST_WRITE_BACKOFF)
                 await store.write_failed(ctx.conn, row, refusal, ctx.now + wait)

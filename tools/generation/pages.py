@@ -10,6 +10,7 @@ from libs.contracts.message import Kind, Message
 from libs.fsm import Table
 from libs.saga.diagram import mermaid
 from libs.saga.dsl import Saga
+from services.inventory.model.ownership import FIELDS as NETBOX_FIELDS
 from tools.generation.messages import Files, all_messages, schema_path, stream, subject_pattern
 
 FOLDER = "docs/architecture/generated"
@@ -94,10 +95,24 @@ def _catalogue() -> str:
     return "".join(parts)
 
 
+def _netbox_fields() -> str:
+    rows = "".join(
+        f"| {row.field} | `{row.netbox}` | {row.owner} | {row.enrolled} | {row.conflict} | {row.repair} |\n"
+        for row in NETBOX_FIELDS
+    )
+    source = "services/inventory/model/ownership.py"
+    return (
+        f"{_NOTICE}# Who owns which field: NetBox and Slipway\n\nFrom [{source}](../../../{source}).\n\n"
+        "| field | in NetBox | owner | once enrolled | when the other says otherwise | repair |\n"
+        f"| --- | --- | --- | --- | --- | --- |\n{rows}"
+    )
+
+
 def pages() -> Files:
     """docs/architecture/generated."""
-    files = {f"{FOLDER}/messages.md": _catalogue()}
+    files = {f"{FOLDER}/messages.md": _catalogue(), f"{FOLDER}/netbox-fields.md": _netbox_fields()}
     index = [f"{_NOTICE}# Drawn from the code\n\n- [Messages](messages.md)\n"]
+    index.append("- [Who owns which field: NetBox and Slipway](netbox-fields.md)\n")
     for heading, prefix, entries in (
         ("Lifecycles", "lifecycle", [(s, t.name, _table_page(s, t)) for s, t in state_tables()]),
         ("Processes", "process", [(s, g.kind, _saga_page(s, g)) for s, g in sagas()]),

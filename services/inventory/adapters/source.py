@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from services.inventory.model.ownership import require_ours
 from services.inventory.model.source import DeviceProblem, SourceDevice
 
 
@@ -63,11 +64,17 @@ class Walk:
 
 @dataclass(frozen=True)
 class Write:
-    """Our own fields of one device. `status` only completes an intent that people gave (staged → active)."""
+    """Our own fields of one device. `status` only completes an intent that people gave (staged → active).
+
+    Raises ValueError for a field that NetBox owns: there is no way to write one.
+    """
 
     netbox_id: int
     fields: dict[str, str | None]
     status: str | None = None
+
+    def __post_init__(self) -> None:
+        require_ours(self.fields, self.status)
 
 
 class MachineSource(Protocol):

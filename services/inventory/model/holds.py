@@ -12,6 +12,7 @@ from libs.contracts.ids import derived_uuid
 from libs.contracts.inventory import Health, Hold, MachineState
 from libs.contracts.replies import Problem
 from services.inventory.model.machine import Change, Decision, Machine, cannot, refusal
+from services.inventory.model.ownership import IDENTITY
 from services.inventory.states import QUARANTINE
 
 S = MachineState
@@ -55,7 +56,8 @@ def remove_hold(machine: Machine, hold_id: str, by: str, now: datetime) -> Decis
 def accept_new_hardware(change: Change, now: datetime) -> Change:
     """Take the source's word for what it is; every proof was of the old hardware, so it must be enrolled again."""
     machine = change.machine
-    change = change.noted(**machine.theirs).quietly(proof_after=now, inspected_at=None, inspection=None)
+    drifts = tuple(drift for drift in machine.drifts if drift.field not in IDENTITY)
+    change = change.noted(**machine.theirs, drifts=drifts).quietly(proof_after=now, inspected_at=None, inspection=None)
     if machine.state is not S.AVAILABLE:
         return change
     reason = Problem(

@@ -179,9 +179,20 @@ class Change:
         after = self.machine.with_(validated_at=now, validate_run_id=run_id, **_next_offer(self.machine))
         return self._with(after, MachineValidated(machine=after.facts(), run_id=run_id, suite=suite))
 
-    def drifted(self, drifted_field: str, ours: str, theirs: str, owner: str) -> Change:
+    def drifted(
+        self, drifted_field: str, ours: str, theirs: str, owner: str, *, field_owner: str = "", repair: str = ""
+    ) -> Change:
+        """Say that `theirs` contradicts `ours`. `owner` noticed it; `field_owner` decides which of the two is right."""
         after = self.machine.with_(**_next_offer(self.machine))
-        drift = MachineDrifted(machine=after.facts(), field=drifted_field, ours=ours, theirs=theirs, owner=owner)
+        drift = MachineDrifted(
+            machine=after.facts(),
+            field=drifted_field,
+            ours=ours,
+            theirs=theirs,
+            owner=owner,
+            field_owner=field_owner,
+            repair=repair,
+        )
         return self._with(after, drift)
 
 

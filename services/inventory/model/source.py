@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from libs.contracts.hardware_ids import known_port, serial_number
-from libs.contracts.inventory import Hold, MachineRegistered, MachineState, ProfileFacts
+from libs.contracts.inventory import Drift, Hold, MachineRegistered, MachineState, ProfileFacts
+from services.inventory.model.drift import lasting, netbox_drift, news, told
 from services.inventory.model.holds import IDENTITY_CHANGED, NETBOX, automatic_hold
+from services.inventory.model.intent import contradiction, status_reason
 from services.inventory.model.machine import Change, Machine
+from services.inventory.model.ownership import IDENTITY, Owner, ownership
 
-IDENTITY = ("serial", "site", "device_type")
-# What people mean to be used, or to be brought into use. Any other status, known or not, keeps a machine out.
-USABLE_STATUSES = ("staged", "active")
 MISSING = "missing"
+PRESENCE = "presence"
 STATUS = "status"
 DUPLICATE = "duplicate"
 
@@ -109,34 +110,37 @@ def register(machine_id: str, device: SourceDevice, profile: ProfileFacts | None
             "version": 1,
         }
     )
-    machine = machine.with_(holds=_holds(machine, _status_reasons(device.status), (STATUS,), now))
+    machine = machine.with_(holds=_holds(machine, _status_reasons(machine, device.status), (STATUS,), now))
     return Change(machine, (MachineRegistered(machine=machine.facts()),))
 
 
 def update(machine: Machine, device: SourceDevice, profile: ProfileFacts | None, now: datetime) -> Change:
-    """Take what people own; hold and tell what contradicts the hardware we enrolled."""
+    """Take what people own; hold and tell what contradicts the hardware we enrolled or where it is in its life."""
     fields = _plain_fields(device, profile)
     theirs = device.identity()
-    if machine.state is MachineState.EXPECTED:
-        fields |= theirs
-        different = []
-    else:
-        different = [name for name in IDENTITY if theirs[name] != getattr(machine, name)]
+    different = [name for name in IDENTITY if theirs[name] != getattr(machine, name)]
+    enrolled = machine.state is not MachineState.EXPECTED
+    taken = [name for name in different if ownership(name).owner_of(enrolled=enrolled) is Owner.NETBOX]
+    fields |= {name: theirs[name] for name in taken}
+    different = [name for name in different if name not in taken]
     if "device_type" in different:
         fields |= {name: getattr(machine, name) for name in ("profile", "gpu_model", "gpu_count")}
-    reasons = {**_status_reasons(device.status), **_identity_reasons(machine, theirs, different)}
+    reasons = {**_status_reasons(machine, device.status), **_identity_reasons(machine, theirs, different)}
     holds = _holds(machine, reasons, (STATUS, IDENTITY_CHANGED, MISSING), now)
-    news = [name for name in different if machine.theirs.get(name) != theirs[name]]
-    change = Change(machine).noted(**fields, theirs=theirs, holds=holds)
-    for name in news:
-        change = change.drifted(name, str(getattr(machine, name)), theirs[name], NETBOX)
-    return change
+    found = [netbox_drift(machine, name, str(getattr(machine, name)), theirs[name], now) for name in different]
+    found += _status_drift(machine, device.status, now)
+    drifts = lasting(machine, found)
+    return told(Change(machine).noted(**fields, theirs=theirs, holds=holds, drifts=drifts), news(machine, found))
 
 
-def _status_reasons(status: str) -> dict[str, str]:
-    if status in USABLE_STATUSES:
-        return {}
-    return {STATUS: f"its status in NetBox is {status or 'blank'}, which is not meant for use"}
+def _status_drift(machine: Machine, status: str, now: datetime) -> list[Drift]:
+    conflict = contradiction(machine, status)
+    return [netbox_drift(machine, STATUS, conflict.ours, status, now, conflict.repair)] if conflict else []
+
+
+def _status_reasons(machine: Machine, status: str) -> dict[str, str]:
+    reason = status_reason(machine, status)
+    return {STATUS: reason} if reason else {}
 
 
 def _identity_reasons(machine: Machine, theirs: Mapping[str, str], different: Sequence[str]) -> dict[str, str]:
@@ -165,7 +169,9 @@ def missing(machine: Machine, now: datetime) -> Change:
     hold = automatic_hold(machine.id, NETBOX, MISSING, "it is no longer in NetBox", now)
     if machine.hold(hold.id) is not None or machine.state is MachineState.RETIRED:
         return Change(machine)
-    return Change(machine).noted(holds=(*machine.holds, hold)).drifted("presence", "known", "not in NetBox", NETBOX)
+    drift = netbox_drift(machine, PRESENCE, "known", "not in NetBox", now)
+    drifts = (*machine.drifts, drift)
+    return told(Change(machine).noted(holds=(*machine.holds, hold), drifts=drifts), [drift])
 
 
 def bad_record(machine: Machine, problem: str) -> Change:

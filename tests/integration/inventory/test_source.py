@@ -119,12 +119,16 @@ async def test_a_serial_that_changes_under_an_enrolled_machine_is_drift_and_ours
     assert machine["serial"] == serial and not machine["eligible"]
     (drift,) = await inventory.events("machine.drifted")
     assert (drift.data["field"], drift.data["ours"], drift.data["theirs"]) == ("serial", serial, "S0099")
+    assert drift.data["field_owner"] == "slipway" and "correct the serial number in NetBox" in drift.data["repair"]
+    (open_drift,) = machine["drifts"]
+    assert (open_drift["field"], open_drift["theirs"], open_drift["owner"]) == ("serial", "S0099", "slipway")
 
     hold = machine["holds"][0]["id"]
     answer = await inventory.kit.call("remove_hold", {"machine_id": NAME, "hold_id": hold})
     assert answer.status == 200, answer
     replaced = await inventory.machine(NAME)
     assert replaced["serial"] == "S0099" and replaced["state"] == "QUARANTINED" and replaced["holds"] == []
+    assert replaced["drifts"] == []
     assert (await inventory.kit.call("release_quarantine", {"machine_id": NAME, "reason": "new board"})).status == 202
     assert (await inventory.machine(NAME))["state"] == "ENROLLING"
 
