@@ -21,6 +21,7 @@ import bench.events
 import bench.recovery
 import bench.relay
 import bench.reservation_hold
+import bench.saga_rivals
 import bench.sagas
 import bench.system
 from bench.rows import Row
@@ -32,6 +33,7 @@ MEASURES: tuple[tuple[tuple[str, ...], Measure], ...] = (
     (("events.end_to_end", "events.end_to_end_inbox", "events.one_by_one"), bench.events.measure),
     (("relay.vs_bare", "consume.per_process", "consume.per_process_inbox"), bench.relay.measure),
     (("saga.throughput",), bench.sagas.measure),
+    (("saga.vs_temporal", "saga.vs_dbos"), bench.saga_rivals.measure),
     (("api.create_cluster_p99", "memory.all", "cpu.idle"), bench.system.measure),
     (("reservation.hold8_p99",), bench.reservation_hold.measure),
     (("recovery.kill_all",), bench.recovery.measure),

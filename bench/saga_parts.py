@@ -1,6 +1,7 @@
-"""The service of the saga measurement, in a process of its own: `python -m bench.saga_parts NATS DATABASE SECONDS`.
+"""The service of the saga measurement, in a process: `python -m bench.saga_parts NATS DATABASE SECONDS EFFECT`.
 
-Six steps, each a command through outbox, broker and inbox to a handler that commits a row, and its answer back.
+Six steps, each a command through outbox, broker and inbox to a handler that commits a row (EFFECT `effect`) or does
+nothing (`nothing`), and its answer back.
 """
 
 from __future__ import annotations
@@ -41,6 +42,13 @@ async def enrol(ctx: Context, command: EnrolMachine) -> Reply:
     return ok(machine_id=command.machine_id)
 
 
+async def do_nothing(ctx: Context, command: EnrolMachine) -> Reply:
+    return ok(machine_id=command.machine_id)
+
+
+HANDLERS = {"effect": enrol, "nothing": do_nothing}
+
+
 def ask(data: dict[str, Any]) -> EnrolMachine:
     return EnrolMachine(machine_id=data["machine_id"])
 
@@ -48,13 +56,13 @@ def ask(data: dict[str, Any]) -> EnrolMachine:
 six_steps = saga("six_steps", *(step(ask, name=f"step_{n}", within=timedelta(minutes=2)) for n in range(STEPS)))
 
 
-async def run(nats_url: str, database_url: str, seconds: int) -> None:
+async def run(nats_url: str, database_url: str, seconds: int, effect: str) -> None:
     """Keep 50 sagas under way for `seconds`, then until all have ended; say how many, from when until when."""
     service = Service(
         name=OWNER,
         metadata=done.metadata,
         settings=ServiceSettings(nats_url=nats_url),
-        commands={EnrolMachine: enrol},
+        commands={EnrolMachine: HANDLERS[effect]},
         sagas=(six_steps,),
         operation_events=(InventoryOperationStarted, InventoryOperationProgressed, InventoryOperationFinished),
     )
@@ -69,17 +77,21 @@ async def run(nats_url: str, database_url: str, seconds: int) -> None:
     while time.monotonic() < began + seconds or ended < started:
         if running.done():
             running.result()
-        while time.monotonic() < began + seconds and started - ended < AT_ONCE:
-            async with app.transaction() as ctx:
-                data = {"machine_id": f"m{started}"}
-                await ctx.start_saga("six_steps", data, target_kind="machine", target_id=data["machine_id"])
-            started += 1
+        free = AT_ONCE - (started - ended) if time.monotonic() < began + seconds else 0
+        await asyncio.gather(*(_start(app, f"m{started + number}") for number in range(free)))
+        started += free
         await asyncio.sleep(LOOK_SECONDS)
         ended = await _ended(database)
         if time.monotonic() - began > LIMIT_SECONDS:
             raise TimeoutError(f"{ended} of {started} sagas ended in {LIMIT_SECONDS:.0f} s")
     say(began=began, ended=time.monotonic(), count=started, cpu=time.process_time())
     running.cancel()
+
+
+async def _start(app: App, machine_id: str) -> None:
+    """One saga in a transaction of its own, beside others, as requests start them."""
+    async with app.transaction() as ctx:
+        await ctx.start_saga("six_steps", {"machine_id": machine_id}, target_kind="machine", target_id=machine_id)
 
 
 async def _ended(database: Database) -> int:
@@ -89,4 +101,4 @@ async def _ended(database: Database) -> int:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

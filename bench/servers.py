@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,14 +88,16 @@ class Part:
         await self._process.wait()
 
 
+def part(module: str, *arguments: str) -> AbstractAsyncContextManager[Part]:
+    """`program` of `python -m module arguments…`."""
+    return program(sys.executable, "-m", module, *arguments)
+
+
 @asynccontextmanager
-async def part(module: str, *arguments: str) -> AsyncIterator[Part]:
-    """Run `python -m module arguments…`; it has said that it is ready when this begins, and is ended afterwards."""
+async def program(*words: str) -> AsyncIterator[Part]:
+    """Run a program; it has said that it is ready when this begins, and is ended afterwards."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        module,
-        *arguments,
+        *words,
         cwd=REPOSITORY,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
