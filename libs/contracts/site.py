@@ -172,7 +172,12 @@ class Inspection(Message):
 
 @observation("ironic", "node")
 class NodeObserved(Message):
-    """A node's state, on change and every 60 s. Strings are Ironic's own; power_state "on", "off" or "unknown"."""
+    """A node's state, on change and every 60 s. Strings are Ironic's own; power_state "on", "off" or "unknown".
+
+    `maintenance_owner`: "" when it is in none, "ironic" when Ironic set it (`fault` says why), else "other".
+    `reservation` is the conductor that holds the node's lock, `reserved_since` when the satellite first saw it there.
+    `protected`, `retired` and `traits` are null when the site's satellite does not tell them.
+    """
 
     machine_id: str
     name: str
@@ -183,6 +188,29 @@ class NodeObserved(Message):
     fault: str = ""
     last_error: str = ""
     instance_uuid: str | None = None
+    observed_at: datetime
+    target_power_state: str = ""
+    maintenance_reason: str = ""
+    maintenance_owner: Literal["", "ironic", "other"] = ""
+    protected: bool | None = None
+    retired: bool | None = None
+    retired_reason: str = ""
+    reservation: str = ""
+    reserved_since: datetime | None = None
+    resource_class: str = ""
+    traits: tuple[str, ...] | None = None
+    conductor_group: str = ""
+
+    def key(self) -> str:
+        return self.machine_id
+
+
+@observation("ironic", "node_gone")
+class NodeGone(Message):
+    """A node that the site listed before is in its list no more: it was deleted there. Told once, so it may be lost."""
+
+    machine_id: str
+    name: str
     observed_at: datetime
 
     def key(self) -> str:

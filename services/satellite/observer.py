@@ -15,7 +15,7 @@ import structlog
 
 from libs.contracts.envelope import now_utc
 from libs.contracts.message import Message
-from libs.contracts.site import NodeObserved, SatelliteHeartbeat
+from libs.contracts.site import NodeGone, NodeObserved, SatelliteHeartbeat
 from services.satellite.errors import SiteError
 from services.satellite.ports import BareMetal
 
@@ -67,15 +67,22 @@ class Observer:
         self.nodes_known = len(seen)
         for node in seen:
             if self._is_news(node):
-                try:
-                    await self._say(node)
-                except Exception as error:  # Whatever the bus raises: the next look tells it again.
-                    log.warning("observation_not_told", machine=node.name, error=str(error) or type(error).__name__)
+                if not await self._tell(node, node.name):
                     return
                 self._told[node.machine_id] = _Told(node, time.monotonic())
-        gone = self._told.keys() - {node.machine_id for node in seen}
-        for machine_id in gone:
+        for machine_id in self._told.keys() - {node.machine_id for node in seen}:
+            name = self._told[machine_id].state.name
+            if not await self._tell(NodeGone(machine_id=machine_id, name=name, observed_at=now_utc()), name):
+                return
             del self._told[machine_id]
+
+    async def _tell(self, news: NodeObserved | NodeGone, name: str) -> bool:
+        try:
+            await self._say(news)
+        except Exception as error:  # Whatever the bus raises: the next look tells it again.
+            log.warning("observation_not_told", machine=name, error=str(error) or type(error).__name__)
+            return False
+        return True
 
     def _is_news(self, node: NodeObserved) -> bool:
         told = self._told.get(node.machine_id)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Literal
 
 from libs.contracts.envelope import now_utc
 from libs.contracts.site import DeployNode, EnrolNode, Inspection, NodeObserved, ReleaseNode, SanitizeNode
 from services.satellite.adapters import ironic_clean, ironic_deploy, ironic_enrol, ironic_inspect, ironic_release
+from services.satellite.adapters.ironic_client import Node
 from services.satellite.adapters.ironic_errors import IronicRefusal
 from services.satellite.adapters.ironic_loop import IronicSite, for_good, patiently
 from services.satellite.errors import Unanswered
@@ -15,11 +18,36 @@ from services.satellite.ports import Deployed, PowerOff, Sanitised
 _POWER = {"power on": "on", "power off": "off"}
 
 
+class _Locks:
+    """Since when each node's lock has had its present holder, as far as this process saw: Ironic does not say it."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[str, datetime]] = {}
+
+    def look(self, holders: Iterable[tuple[str, str]], now: datetime) -> None:
+        before = self._since
+        self._since = {
+            node_id: before[node_id] if before.get(node_id, ("",))[0] == holder else (holder, now)
+            for node_id, holder in holders
+            if holder
+        }
+
+    def since(self, node_id: str) -> datetime | None:
+        return self._since[node_id][1] if node_id in self._since else None
+
+
+def _owner(node: Node) -> Literal["", "ironic", "other"]:
+    if not node.maintenance:
+        return ""
+    return "ironic" if node.fault else "other"
+
+
 class IronicBareMetal:
     """See `services.satellite.ports.BareMetal`."""
 
     def __init__(self, site: IronicSite) -> None:
         self._site = site
+        self._locks = _Locks()
 
     async def enrol(self, order: EnrolNode) -> str:
         return await ironic_enrol.enrol(self._site, order)
@@ -46,6 +74,7 @@ class IronicBareMetal:
         except IronicRefusal as error:
             raise Unanswered("ironic_unreachable", f"Ironic does not list its nodes: {error.message}") from error
         now = now_utc()
+        self._locks.look(((node.id, node.reservation) for node in found), now)
         return [
             NodeObserved(
                 machine_id=node.id,
@@ -58,6 +87,17 @@ class IronicBareMetal:
                 last_error=node.last_error,
                 instance_uuid=node.instance_uuid,
                 observed_at=now,
+                target_power_state=_POWER.get(node.target_power_state, node.target_power_state),
+                maintenance_reason=node.maintenance_reason[:500],
+                maintenance_owner=_owner(node),
+                protected=node.protected,
+                retired=node.retired,
+                retired_reason=node.retired_reason[:500],
+                reservation=node.reservation,
+                reserved_since=self._locks.since(node.id),
+                resource_class=node.resource_class,
+                traits=node.traits,
+                conductor_group=node.conductor_group,
             )
             for node in found
         ]

@@ -21,6 +21,7 @@ from services.satellite.adapters.ironic_loop import (
     IronicSite,
     converge,
     refuse_foreign_maintenance,
+    refuse_held,
     see_off,
 )
 from services.satellite.errors import Failure, Refusal
@@ -72,6 +73,8 @@ class _Clean:
                 await self._order_clean(node)
             case state if state in TO_MANAGEABLE:
                 await self._leave(node)
+            case _:
+                refuse_held(node)
         return None
 
     def _ended_well(self, node: Node, run: Mapping[str, Any]) -> bool:

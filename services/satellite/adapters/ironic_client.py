@@ -23,6 +23,7 @@ T = TypeVar("T")
 _THREADS = 8
 _REQUEST_SECONDS = 60
 _MICROVERSION = "1.72"  # Of Ironic 17 (2021): the newest that any field read here needs is older.
+# Not `conductor`: Ironic 39 answers a list that asks for it with 500.
 _FIELDS = (
     "uuid",
     "name",
@@ -33,6 +34,15 @@ _FIELDS = (
     "fault",
     "last_error",
     "instance_uuid",
+    "target_power_state",
+    "maintenance_reason",
+    "protected",
+    "retired",
+    "retired_reason",
+    "reservation",
+    "resource_class",
+    "traits",
+    "conductor_group",
 )  # fmt: skip
 _MORE_FIELDS = (*_FIELDS, "extra", "driver_info", "driver_internal_info", "provision_updated_at")
 
@@ -50,6 +60,15 @@ class Node:
     fault: str
     last_error: str
     instance_uuid: str | None
+    target_power_state: str = ""
+    maintenance_reason: str = ""
+    protected: bool = False
+    retired: bool = False
+    retired_reason: str = ""
+    reservation: str = ""
+    resource_class: str = ""
+    traits: tuple[str, ...] = ()
+    conductor_group: str = ""
     moved_at: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
     driver_info: Mapping[str, Any] = field(default_factory=dict)
@@ -185,6 +204,15 @@ def _read(baremetal: Any, node_id: str) -> Node:
         fault=str(found["fault"] or ""),
         last_error=str(found["last_error"] or ""),
         instance_uuid=found["instance_uuid"] or None,
+        target_power_state=str(found["target_power_state"] or ""),
+        maintenance_reason=str(found["maintenance_reason"] or ""),
+        protected=bool(found["protected"]),
+        retired=bool(found["retired"]),
+        retired_reason=str(found["retired_reason"] or ""),
+        reservation=str(found["reservation"] or ""),
+        resource_class=str(found["resource_class"] or ""),
+        traits=tuple(sorted(map(str, found["traits"] or ()))),
+        conductor_group=str(found["conductor_group"] or ""),
         moved_at=str(found["provision_updated_at"] or ""),
         extra=found["extra"] or {},
         driver_info=found["driver_info"] or {},
@@ -210,4 +238,13 @@ def _node(found: Any) -> Node:
         fault=str(found.fault or ""),
         last_error=str(found.last_error or ""),
         instance_uuid=found.instance_id or None,
+        target_power_state=str(found.target_power_state or ""),
+        maintenance_reason=str(found.maintenance_reason or ""),
+        protected=bool(found.is_protected),
+        retired=bool(found.is_retired),
+        retired_reason=str(found.retired_reason or ""),
+        reservation=str(found.reservation or ""),
+        resource_class=str(found.resource_class or ""),
+        traits=tuple(sorted(map(str, found.traits or ()))),
+        conductor_group=str(found.conductor_group or ""),
     )

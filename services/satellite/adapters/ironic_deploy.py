@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from libs.contracts.site import DeployNode
 from services.satellite.adapters.ironic_client import Node
 from services.satellite.adapters.ironic_errors import IronicRefusal, Why
-from services.satellite.adapters.ironic_loop import IronicSite, converge, refuse_foreign_maintenance, see_power
+from services.satellite.adapters.ironic_loop import RESTING, IronicSite, converge, refuse_foreign_maintenance, see_power
 from services.satellite.adapters.ssh_host_key import read_host_key
 from services.satellite.errors import Failure, Refusal
 from services.satellite.ports import Deployed, Host
@@ -62,7 +62,7 @@ class _Deploy:
                 )
             case "available" | "deploy failed":
                 await self._order_deploy(node)
-            case "error" | "clean failed" | "manageable" | "enroll" | "inspect failed":
+            case state if state in RESTING:
                 raise Failure(
                     "node_not_available",
                     f"{node.name} carries our claim but is {node.provision_state!r}: {node.last_error}",

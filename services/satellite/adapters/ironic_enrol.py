@@ -16,6 +16,7 @@ from services.satellite.adapters.ironic_loop import (
     for_good,
     patiently,
     refuse_foreign_maintenance,
+    refuse_held,
 )
 from services.satellite.adapters.machine_reads import CREDENTIALS_REF
 from services.satellite.errors import Failure, Refusal
@@ -149,6 +150,7 @@ async def _manageable(site: IronicSite, order: EnrolNode) -> str:
                 f"{node.name}: Ironic can't manage it: {node.last_error or 'it gave no reason'}",
                 "Look at the machine's BMC and its credentials.",
             )
+        refuse_held(node)
         if node.provision_state in TO_MANAGEABLE:
             await site.client.provision(node.id, "manage")
             ordered = True

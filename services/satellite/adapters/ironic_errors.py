@@ -19,6 +19,9 @@ class Why(StrEnum):
     INSTANCE_ELSEWHERE = "instance_elsewhere"  # Our instance sits on another node.
     MAC_EXISTS = "mac_exists"
     NODE_EXISTS = "node_exists"
+    ALLOCATION_EXISTS = "allocation_exists"  # Our own retry, most likely: fetch it by its name.
+    PROTECTED = "protected"  # Somebody protects the node against undeploy, rebuild and deletion.
+    RETIRED = "retired"  # Somebody retired the node: it is never made available again.
     CONFLICT = "conflict"
     NOT_FOUND = "not_found"
     INVALID = "invalid"
@@ -33,6 +36,9 @@ _WORDS: tuple[tuple[int, str, Why], ...] = (
     (409, r"is associated with instance", Why.NODE_ASSOCIATED),
     (409, r"[Pp]ort with MAC address", Why.MAC_EXISTS),
     (409, r"[Nn]ode with (UUID|name)", Why.NODE_EXISTS),
+    (409, r"[Aa]llocation with (UUID|name)", Why.ALLOCATION_EXISTS),
+    (403, r"is protected and cannot be", Why.PROTECTED),
+    (400, r"because it is retired", Why.RETIRED),
     (400, r"can not be performed on node", Why.WRONG_STATE),
     (400, r"in maintenance mode", Why.WRONG_STATE),
 )

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from libs.contracts.provision_states import PROVISION_STATES, Course, Next, names
 from services.satellite.adapters.ironic_client import IronicClient, Node
 from services.satellite.adapters.ironic_errors import IronicRefusal, Why
 from services.satellite.adapters.machine_reads import MachineReads
@@ -33,13 +34,10 @@ _READ_AGAIN = (Why.WRONG_STATE, Why.NODE_ASSOCIATED)
 POWER_SECONDS = 90.0  # A BMC may take half a minute to carry an order out, and answers late while it does.
 
 # States in which a node stays until somebody orders something.
-RESTING = frozenset(
-    {"enroll", "manageable", "available", "active", "deploy failed", "clean failed", "inspect failed", "error",
-     "service failed", "rescue failed", "adopt failed"}
-)  # fmt: skip
+RESTING = names(Course.RESTS, Course.FAILED, Course.HELD)
 # States from which "manage" leads to manageable; none of them says anything about the disks.
-TO_MANAGEABLE = frozenset({"enroll", "available", "clean failed", "inspect failed", "adopt failed"})
-IN_USE = frozenset({"active", "deploying", "wait call-back", "deploy failed", "deleting", "error", "rescue failed"})
+TO_MANAGEABLE = frozenset(state.name for state in PROVISION_STATES.values() if state.to_manageable is Next.MANAGE)
+IN_USE = names(occupied=True)
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,7 @@ async def converge(
         try:
             node = await site.client.node(machine_id)
             state, problem = node.provision_state, ""
+            _refuse_unknown_state(node)
             result = await step(node)
             if result is not None:
                 return result
@@ -113,6 +112,18 @@ def for_good(name: str, machine_id: str, error: IronicRefusal) -> Failure | Refu
         return Failure(
             "ironic_denied", f"{name}: Ironic refuses the satellite's credentials.", "Correct the credentials file."
         )
+    if error.why is Why.PROTECTED:
+        return Failure(
+            "node_protected",
+            f"{name} is protected in Ironic: {error.message}",
+            "Ask who protected it; when they have ended that (unset the node's `protected`), retry the machine.",
+        )
+    if error.why is Why.RETIRED:
+        return Failure(
+            "node_retired",
+            f"{name} is retired in Ironic: {error.message}",
+            "Decommission the machine, or unset the node's `retired` and retry it.",
+        )
     return Failure("ironic_refused", f"{name}: Ironic refused: {error.message}", "Look at the node in Ironic.")
 
 
@@ -146,6 +157,26 @@ async def see_power(site: IronicSite, node: Node, wanted: str, order: Callable[[
 async def see_off(site: IronicSite, node: Node) -> None:
     """Order the machine off and see it off."""
     await see_power(site, node, "off", lambda: site.client.power_off(node.id))
+
+
+def _refuse_unknown_state(node: Node) -> None:
+    """Raise Failure for a state that this release does not know: nothing may be concluded from it."""
+    if node.provision_state not in PROVISION_STATES:
+        raise Failure(
+            "ironic_state_unknown",
+            f"{node.name} is {node.provision_state!r} in Ironic, a state that this release does not know.",
+            "Update the site's satellite to a release that knows this Ironic.",
+        )
+
+
+def refuse_held(node: Node) -> None:
+    """Raise Failure when a step of somebody else's asked the node to hold: waiting for it could last for ever."""
+    if PROVISION_STATES[node.provision_state].course is Course.HELD:
+        raise Failure(
+            "node_on_hold",
+            f"{node.name} is in {node.provision_state!r}: a step asked to hold, and no step of ours does.",
+            "Whoever ordered that step ends it (provision verb unhold or abort); then retry the machine.",
+        )
 
 
 def refuse_foreign_maintenance(node: Node) -> None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from libs.contracts.envelope import now_utc
+from libs.contracts.provision_states import PROVISION_STATES, Next
 from libs.contracts.site import ReleaseNode
 from services.satellite.adapters.ironic_client import Node
-from services.satellite.adapters.ironic_loop import RESTING, IronicSite, converge, see_off
+from services.satellite.adapters.ironic_loop import (
+    IN_USE,
+    RESTING,
+    TO_MANAGEABLE,
+    IronicSite,
+    converge,
+    refuse_held,
+    see_off,
+)
 from services.satellite.errors import Failure, Refusal
 from services.satellite.ports import PowerOff
 
 RELEASE_SECONDS = 1800.0
-_UNDEPLOY = frozenset({"active", "deploy failed", "wait call-back", "error", "rescue failed"})
+# States from which Ironic deletes a node without ado.
+_REMOVABLE = frozenset({"enroll", "manageable", "available", "adopt failed"})
 
 
 async def release(site: IronicSite, order: ReleaseNode) -> PowerOff:
@@ -26,9 +36,10 @@ async def release(site: IronicSite, order: ReleaseNode) -> PowerOff:
                 f"{node.name}: {node.last_error or 'the undeploy failed without a reason'}",
                 "Look at the machine; cut its power by hand if it may still run its tenant's system.",
             )
-        if node.provision_state in _UNDEPLOY:
-            await site.client.provision(node.id, "deleted")
-            ordered = True
+        way = PROVISION_STATES[node.provision_state].to_free
+        if way in (Next.DELETED, Next.ABORT):
+            await site.client.provision(node.id, way.value)
+            ordered = ordered or way is Next.DELETED
             return None
         if node.provision_state not in RESTING:
             return None
@@ -57,14 +68,18 @@ async def remove(site: IronicSite, machine_id: str) -> None:
     """Delete the node and its ports; a node that is not there is a success."""
 
     async def step(node: Node) -> bool | None:
-        if node.instance_uuid is not None or node.provision_state in _UNDEPLOY:
+        if node.instance_uuid is not None or node.provision_state in IN_USE:
             raise Refusal(
                 "node_in_use",
                 f"{node.name} is {node.provision_state!r} with instance {node.instance_uuid}; it is not removed.",
                 "Release the machine first.",
             )
-        if node.provision_state in RESTING:
+        if node.provision_state in _REMOVABLE:
             await site.client.delete(node.id)
+        elif node.provision_state in TO_MANAGEABLE:
+            await site.client.provision(node.id, "manage")
+        else:
+            refuse_held(node)
         return None
 
     try:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from libs.contracts.envelope import now_utc
 from libs.contracts.site import (
@@ -70,6 +71,7 @@ class SimulatedBareMetal:
             "last_error": "",
             "step": None,
             "clean_run": None,
+            "resource_class": order.resource_class,
         }
 
     def _refuse_foreign_macs(self, order: EnrolNode) -> None:
@@ -143,6 +145,12 @@ class SimulatedBareMetal:
                 "The machine is not sanitised. Look at its drives, then sanitise it again.",
             )
         await self._order_off(machine)
+        if node.get("retired"):
+            raise Failure(
+                "node_retired",
+                f"{machine.name} is retired in Ironic.",
+                "Decommission the machine, or unset the node's `retired` and retry it.",
+            )
         node.update(provision_state="available", clean_finished_at=node.get("clean_finished_at") or time.time())
         self._store.put(node)
         return Sanitised(
@@ -198,6 +206,12 @@ class SimulatedBareMetal:
             )
         if node["provision_state"] == "deploying":
             node = await self._until_settled(order.machine_id)
+        if node.get("protected") and node["provision_state"] == "active":
+            raise Failure(
+                "node_protected",
+                f"{machine.name} is protected in Ironic.",
+                "Ask who protected it; when they have ended that, retry the machine.",
+            )
         if node["provision_state"] in ("active", "deploy failed", "error"):
             self._store.start(node, "undeploy")
             node = await self._until_settled(order.machine_id)
@@ -232,6 +246,11 @@ class SimulatedBareMetal:
                 last_error=node["last_error"],
                 instance_uuid=node["instance_uuid"],
                 observed_at=now,
+                maintenance_owner=_maintenance_owner(node),
+                protected=bool(node.get("protected")),
+                retired=bool(node.get("retired")),
+                resource_class=node.get("resource_class", ""),
+                traits=(),
             )
             for node in self._store.nodes()
         ]
@@ -297,6 +316,12 @@ class SimulatedBareMetal:
                 )
             await asyncio.sleep(_POLL_SECONDS)
         return PowerOff(now_utc())
+
+
+def _maintenance_owner(node: Record) -> Literal["", "ironic", "other"]:
+    if not node["maintenance"]:
+        return ""
+    return "ironic" if node["fault"] else "other"
 
 
 def _time(seconds: float) -> datetime:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import asyncpg
@@ -18,7 +18,7 @@ from deploy.lab.fleet import FLEET_FILE, Machine, load_fleet
 from deploy.lab.hosts import HostsLab
 from deploy.lab.interpreters import VAR
 from deploy.lab.ironic import IronicLab, clear_fault, inject_fault
-from libs.contracts.site import DeployNode, EnrolNode, ReleaseNode, SanitizeNode
+from libs.contracts.site import DeployNode, EnrolNode, NodeObserved, ReleaseNode, SanitizeNode
 from libs.runtime.embedded import EmbeddedPostgres
 from libs.testing.servers import free_port
 from services.satellite.adapters.secret_file import FileSecrets, create_key
@@ -37,12 +37,15 @@ class SiteUnderTest:
         break_step: Callable[[str, str, str], None],
         mend: Callable[[str], None],
         deployment: Callable[[Machine], str],
+        edit_node: Callable[[str, dict[str, object]], Awaitable[None]],
     ) -> None:
         self.site = site
         self.break_step = break_step
         self.mend = mend
         # What is installed on the machine, different for each deployment; "" for nothing.
         self.deployment: Callable[[Machine], str] = deployment
+        # Set fields of the node with this id behind the satellite's back, as another user of Ironic would.
+        self.edit_node = edit_node
         self._free = list(load_fleet().machines)
 
     def machine(self, *, gpus: int | None = None) -> Machine:
@@ -88,9 +91,13 @@ class SiteUnderTest:
         await self.site.bare_metal.sanitize(self.sanitize_order(machine, f"first-{machine.name}"), resumed=False)
         return machine
 
-    async def state(self, machine: Machine) -> str:
-        nodes = {node.name: node.provision_state for node in await self.site.bare_metal.nodes()}
+    async def node(self, machine: Machine) -> NodeObserved:
+        """What the satellite would tell of the machine's node now."""
+        nodes = {node.name: node for node in await self.site.bare_metal.nodes()}
         return nodes[machine.name]
+
+    async def state(self, machine: Machine) -> str:
+        return (await self.node(machine)).provision_state
 
 
 @pytest.fixture(scope="module", params=["simulated", pytest.param("real", marks=pytest.mark.lab)])
@@ -119,11 +126,16 @@ def _simulated(folder: Path) -> SiteUnderTest:
         known = store.machine(machine.name)
         return f"{machine.name}/{len(known['deployments'])}" if known["system"] else ""
 
+    async def edit_node(machine_id: str, changes: dict[str, object]) -> None:
+        store = site.bare_metal._store  # type: ignore[attr-defined]
+        store.put(store.node(machine_id) | changes)
+
     return SiteUnderTest(
         site,
         lambda machine, step, message: write_faults(folder, {machine: {"fail": {step: message}}}),
         lambda machine: write_faults(folder, {}),
         deployment,
+        edit_node,
     )
 
 
@@ -138,11 +150,14 @@ def _real(folder: Path, postgres: EmbeddedPostgres) -> Iterator[SiteUnderTest]:
         for lab in labs:
             lab.install()
             lab.start()
+        site = open_site(_real_settings(folder, ironic, bmc, hosts))
+        client = site.bare_metal._site.client  # type: ignore[attr-defined]
         yield SiteUnderTest(
-            open_site(_real_settings(folder, ironic, bmc, hosts)),
+            site,
             lambda machine, step, message: inject_fault(var, machine, {"fail": {_LAB_STEPS[step]: message}}),
             lambda machine: clear_fault(var, machine),
             lambda machine: _installed(hosts.folder / str(machine.bmc_system_uuid) / "active.json"),
+            lambda machine_id, changes: client.patch(machine_id, {f"/{name}": v for name, v in changes.items()}),
         )
     finally:
         for lab in reversed(labs):

@@ -205,6 +205,47 @@ async def test_a_failed_deploy_says_why_and_can_be_given_back(under_test: SiteUn
     assert await under_test.state(machine) == "available"
 
 
+async def test_what_others_set_on_a_node_is_seen_told_apart_and_respected(under_test: SiteUnderTest) -> None:
+    machine, bare_metal = under_test.machine(), under_test.site.bare_metal
+    machine_id = under_test.ids(machine)["machine_id"]
+    await bare_metal.enrol(under_test.enrol_order(machine))
+    plain = await under_test.node(machine)
+    await under_test.edit_node(machine_id, {"maintenance": True})
+    in_maintenance = await under_test.node(machine)
+    with pytest.raises(Refusal) as not_ours:
+        await bare_metal.sanitize(under_test.sanitize_order(machine, "run-m"), resumed=False)
+    await under_test.edit_node(machine_id, {"maintenance": False, "retired": True})
+    retired = await under_test.node(machine)
+    with pytest.raises(Failure) as never_available:
+        await bare_metal.sanitize(under_test.sanitize_order(machine, "run-r"), resumed=False)
+    await under_test.edit_node(machine_id, {"retired": False})
+
+    assert (plain.maintenance_owner, plain.retired, plain.protected) == ("", False, False)
+    assert plain.resource_class == "baremetal"
+    assert plain.reservation == ""
+    assert (in_maintenance.maintenance, in_maintenance.maintenance_owner) == (True, "other")
+    assert not_ours.value.code == "node_in_maintenance"
+    assert retired.retired is True
+    assert never_available.value.code == "node_retired"
+
+
+async def test_a_node_that_somebody_protects_is_not_undeployed(under_test: SiteUnderTest) -> None:
+    machine, bare_metal = await under_test.available(under_test.machine()), under_test.site.bare_metal
+    machine_id, claim = under_test.ids(machine)["machine_id"], new_claim()
+    await bare_metal.deploy(under_test.deploy_order(machine, claim, "x", new_key()), extra_keys=[], resumed=False)
+    await under_test.edit_node(machine_id, {"protected": True})
+
+    with pytest.raises(Failure) as kept:
+        await bare_metal.release(under_test.release_order(machine, claim))
+    seen = await under_test.node(machine)
+    await under_test.edit_node(machine_id, {"protected": False})
+    await bare_metal.release(under_test.release_order(machine, claim))
+
+    assert kept.value.code == "node_protected"
+    assert (seen.protected, seen.provision_state, seen.instance_uuid) == (True, "active", claim)
+    assert await under_test.state(machine) == "available"
+
+
 async def test_an_unknown_node_is_an_error_and_removing_it_is_not(under_test: SiteUnderTest) -> None:
     unknown = new_claim()
 
