@@ -119,7 +119,7 @@ class Follower:
                 await self._close()
                 return found
             envelope = readable(message.data)
-            if envelope is None:
+            if envelope is None or not _own(message.subject, envelope):
                 UNREADABLE.labels(STREAM).inc()
                 continue
             key, number = self._numbering.key(envelope), self._numbering.number(envelope)
@@ -199,6 +199,12 @@ def public_event(envelope: Mapping[str, Any]) -> dict[str, Any]:
 def numbering_for(tenants: Sequence[str] | None) -> Numbering:
     """How a reader of these tenants' events (None: of everybody's) counts."""
     return Numbering.SERVICE if tenants is None else Numbering.TENANT
+
+
+def _own(subject: str, envelope: Mapping[str, Any]) -> bool:
+    """Whether the event is of the service and tenant on whose subject it came: for those the broker vouches."""
+    tokens = subject.split(".")
+    return len(tokens) > 3 and envelope["source"] == f"/slipway/{tokens[3]}" and envelope["tenant"] == tokens[2]
 
 
 def readable(payload: bytes) -> dict[str, Any] | None:

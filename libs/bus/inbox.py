@@ -21,7 +21,7 @@ from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from libs.bus.admission import EPOCH_TYPE, Known, Refused, admit
+from libs.bus.admission import EPOCH_TYPE, Known, Refused, admit, epoch_counts
 from libs.bus.dead_letters import id_of, letter_row
 from libs.bus.errors import Transient, UnknownMessage, cause_of
 from libs.bus.memory import note_epochs, read_known
@@ -178,7 +178,7 @@ class Inbox:
                     | {"cause": judged.cause.value, "dead_at": now}
                 )
                 continue
-            if judged.epoch > max(1, epochs.get(judged.source, 1)):
+            if epoch_counts(judged) and judged.epoch > max(1, epochs.get(judged.source, 1)):
                 epochs[judged.source] = raised[judged.source] = judged.epoch
             # Keeping its epoch is all that an announcement asks for.
             state = DONE if judged.type == EPOCH_TYPE else PENDING

@@ -13,6 +13,7 @@ class Cause(StrEnum):
     UNREADABLE = "unreadable"  # Not JSON, or a field of the envelope is missing or wrong.
     OVERSIZED = "oversized"  # More bytes than a message of ours may have.
     WRONG_SUBJECT = "wrong_subject"  # It came on a subject that is not its type's.
+    WRONG_SENDER = "wrong_sender"  # Its sender has nothing to say on that subject.
     FUTURE_DATED = "future_dated"  # Sent later than now: its sender's clock, or its sender, is wrong.
     FORGOTTEN = "older_than_memory"  # So old that nobody can tell whether it was handled before.
     STALE_EPOCH = "stale_epoch"  # Sent before its sender's database was restored from a backup.

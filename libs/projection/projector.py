@@ -18,9 +18,11 @@ from prometheus_client import Counter, Gauge
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from libs.bus.admission import event_objection
 from libs.bus.lease import Lease
 from libs.bus.reading import open_reader
 from libs.bus.topology import event_stream
+from libs.contracts.causes import Cause
 from libs.contracts.envelope import BadMessage, Envelope, decode
 from libs.contracts.versions import NewerMessage, todays
 from libs.projection.projection import Projection
@@ -37,6 +39,11 @@ POSITION = Gauge("slipway_projection_position", "Stream sequence applied", ["ser
 LAG = Gauge("slipway_projection_lag_messages", "Events not applied yet", ["service", "projection", "stream"])
 GAPS = Counter(
     "slipway_projection_gaps_total", "Sequence numbers that were missing", ["service", "projection", "stream"]
+)
+PASSED_OVER = Counter(
+    "slipway_projection_passed_over_total",
+    "Messages in an event stream that are no event of its owner",
+    ["stream", "cause"],
 )
 
 
@@ -166,16 +173,28 @@ def decode_id(payload: bytes) -> str | None:
 
 
 def readable(messages: Sequence[Any], after: int) -> list[Envelope]:
-    """The envelopes of messages beyond sequence `after`; unreadable ones are logged and counted as gaps."""
+    """The events of messages beyond sequence `after`; what is none of its owner is counted and passed over."""
     events = []
     for message in messages:
-        if message.metadata.sequence.stream <= after:
+        position = message.metadata.sequence.stream
+        if position <= after:
             continue
         try:
-            events.append(decode(message.data))
+            event = decode(message.data)
         except BadMessage as error:
-            log.error("unreadable_event", subject=message.subject, error=str(error))
+            _passed_over(message, Cause.UNREADABLE, str(error))
+            continue
+        objection = event_objection(message.subject, position, event)
+        if objection is None:
+            events.append(event)
+        else:
+            _passed_over(message, Cause.WRONG_SENDER, objection)
     return events
+
+
+def _passed_over(message: Any, cause: Cause, error: str) -> None:
+    PASSED_OVER.labels(message.metadata.stream, cause.value).inc()
+    log.error("no_event", stream=message.metadata.stream, subject=message.subject, cause=cause.value, error=error)
 
 
 async def get_position(conn: AsyncConnection, service: str, projection: str, stream: str, *, lock: bool = False) -> int:

@@ -137,15 +137,16 @@ async def test_bad_messages_of_every_kind_are_counted_set_aside_and_stop_nobody(
         "unreadable": (subject, b"\xff\x00{", {}),
         "oversized": (subject, big, {}),
         "wrong_subject": ("cmd.inventory.other.v1", command("x")[1], {}),
+        "wrong_sender": _variant(source="/slipway/satellite"),
         "future_dated": _variant(time=now_utc().replace(year=2099)),
         "unknown_type": _variant(type="slipway.command.what ever >.*\r\n", dataschema=newer, subject="odd"),
     }
     async with bench.running() as app:
         await publish(bench, *bad.values(), command("bad"), command("fine"))
-        await eventually(lambda: dead_are(app, 5), within_seconds=60)
+        await eventually(lambda: dead_are(app, 6), within_seconds=60)
         await eventually(lambda: _equals(mirrored(app), {"bad": 1, "fine": 1}), what="good ones of the same thing flow")
         assert {letter["cause"] for letter in await letters(app)} == set(bad)
-        await eventually(lambda: _dlq_has(bench, 5), what="each is told on the dead-letter subject")
+        await eventually(lambda: _dlq_has(bench, 6), what="each is told on the dead-letter subject")
         # What was refused at the door may still be let in by a human; it is checked first.
         (future,) = await letters(app, cause="future_dated")
         assert (await told(app, "redrive", id=future["id"], reason="clock was wrong")).status == 202

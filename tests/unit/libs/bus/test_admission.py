@@ -71,7 +71,8 @@ def test_what_is_at_the_edge_of_the_allowed_is_let_in() -> None:
 
 
 def test_an_events_subject_must_carry_its_own_site_and_tenant() -> None:
-    event = sent(RackUpdated(rack=RackFacts(id="r", name="r", site="fra1", version=1)), site="fra1")
+    facts = RackFacts(id="r", name="r", site="fra1", version=1)
+    event = sent(RackUpdated(rack=facts), site="fra1", source="/slipway/inventory")
     subject = RackUpdated.message_type.subject(site="fra1")
     assert admit(subject, event.encode(), KNOWN, NOW) == event
     refused = admit(RackUpdated.message_type.subject(site="ber2"), event.encode(), KNOWN, NOW)
