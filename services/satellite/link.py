@@ -21,6 +21,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from prometheus_client import Counter
 
+from libs.bus.admission import site_command_objection
 from libs.bus.pull import ConsumerGone, Puller
 from libs.contracts.envelope import BadMessage, decode, now_utc
 from libs.contracts.replies import Reply
@@ -180,6 +181,9 @@ class Link:
     def _landing(self, message: Msg) -> Landing | None:
         try:
             envelope = decode(message.data)
+            objection = site_command_objection(message.subject, envelope)
+            if objection is not None:
+                raise BadMessage(objection)
         except BadMessage as error:
             self.unreadable += 1
             UNREADABLE.inc()

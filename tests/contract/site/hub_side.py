@@ -66,7 +66,14 @@ class HubSide:
 
     async def send(self, command: Message, *, deadline: datetime | None = None, command_id: str = "") -> str:
         """Put a command for the site on its stream; returns its id."""
-        envelope = Envelope(
+        envelope = self.envelope(command, deadline=deadline, command_id=command_id)
+        await self._js.publish(command.message_type.subject(site=SITE), envelope.encode(), stream=f"SITE_{SITE}")
+        return envelope.id
+
+    @staticmethod
+    def envelope(command: Message, *, deadline: datetime | None = None, command_id: str = "") -> Envelope:
+        """The command as a service of the hub sends it."""
+        return Envelope(
             id=command_id or new_message_id(),
             source=f"/slipway/{SERVICE}",
             type=command.message_type.type,
@@ -79,8 +86,6 @@ class HubSide:
             deadline=deadline,
             data=json_data(command),
         )
-        await self._js.publish(command.message_type.subject(site=SITE), envelope.encode(), stream=f"SITE_{SITE}")
-        return envelope.id
 
     async def send_bytes(self, payload: bytes) -> None:
         """Put any bytes on the site's stream."""

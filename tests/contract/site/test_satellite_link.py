@@ -171,12 +171,15 @@ async def test_an_older_claim_is_stale_for_good_once_a_newer_one_was_seen(world:
 async def test_bytes_that_are_no_command_are_reported_and_hold_nothing_up(world: World) -> None:
     await world.hub.send_bytes(b"\xff not json")
     await world.hub.send_bytes(b'{"id": ""}')
+    enrol = world.enrol(13)
+    for wrong in ({"site": "ber2"}, {"source": "/slipway/satellite"}, {"type": "slipway.site.ironic.deploy"}):
+        await world.hub.send_bytes(world.hub.envelope(enrol).model_copy(update=wrong).encode())
 
     assert (await world.hub.ask(world.enrol(7))).ok
 
     def reported() -> bool:
         beats = world.hub.observed("satellite.heartbeat")
-        return any("2 message(s) that are no commands" in str(beat["problems"]) for beat in beats)
+        return any("5 message(s) that are no commands" in str(beat["problems"]) for beat in beats)
 
     await eventually(reported, "a heartbeat that names the problem")
 
