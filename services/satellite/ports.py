@@ -7,12 +7,13 @@ same order given twice, or given again after a crash (`resumed`), does the work 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from libs.contracts.site import DeployNode, EnrolNode, Inspection, NodeObserved, ReleaseNode, RunTemplate, SanitizeNode
+from services.satellite.dhcp import Dhcp
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,43 @@ class Runner(Protocol):
         ...
 
 
-class Secrets(Protocol):
-    """The site's secrets by reference, e.g. bmc/fra1-r1-gpu-01."""
+@dataclass(frozen=True)
+class Secret:
+    """One secret as the store has it now. `version` is the store's own mark of it, equal only when nothing was written.
 
-    def get(self, ref: str) -> bytes:
-        """The secret. Raises Failure "secret_missing" or "secret_unreadable", naming the reference only."""
+    The fields are left out of `repr`, so that no log and no traceback shows them.
+    """
+
+    fields: Mapping[str, str] = field(repr=False)
+    version: str
+
+
+class Secrets(Protocol):
+    """The site's secrets by reference, e.g. bmc/fra1-r1-gpu-01. Nothing is cached: what was rotated is seen at once.
+
+    Errors name the reference, never the value: Failure "secret_missing", "secret_unreadable", "secret_denied",
+    "secret_store_sealed", "secret_store_standby", "secret_store_unreachable" (also when it is too slow),
+    "secret_conflict" and "secret_read_only". A write whose answer did not come is Unanswered
+    "secret_write_unanswered": read again to see which it was.
+    """
+
+    async def read(self, ref: str) -> Secret:
+        """The secret as it is now."""
+        ...
+
+    async def write(self, ref: str, fields: Mapping[str, str], *, replaces: str | None) -> str:
+        """Write a new version, whole or not at all; returns its version.
+
+        `replaces` is the version that was read, None when there must be none yet; else "secret_conflict".
+        """
+        ...
+
+    async def refs(self, prefix: str = "") -> tuple[str, ...]:
+        """All references below `prefix` ("bmc/"), sorted."""
+        ...
+
+    async def remove(self, ref: str) -> None:
+        """Destroy the secret with all its versions. One that is not there is a success."""
         ...
 
 
@@ -144,3 +177,4 @@ class Site:
     bare_metal: BareMetal
     access: NodeAccess
     runner: Runner
+    dhcp: Dhcp | None = None  # None: the site's addresses are given by somebody else.

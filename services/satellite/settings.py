@@ -40,7 +40,7 @@ class SatelliteSettings(ProcessSettings):
     redfish_ca_file: Path | None = None
     ssh_user: str = "ubuntu"  # The default user of the site's images.
 
-    secret_store: Literal["file", "environment"] = "file"
+    secret_store: Literal["file", "environment", "openbao", "1password"] = "file"
     secrets_dir: Path | None = None
     secrets_key_file: Path | None = None
 

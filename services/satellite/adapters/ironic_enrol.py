@@ -33,7 +33,7 @@ async def enrol(site: IronicSite, order: EnrolNode) -> str:
         await bmc.system()
     parts = urlsplit(url)
     address = {"redfish_address": f"{parts.scheme}://{parts.netloc}", "redfish_system_id": parts.path}
-    user, password = site.reads.credentials(ref)
+    user, password = await site.reads.credentials(ref)
     sign_in = {"redfish_username": user, "redfish_password": password, "redfish_auth_type": "basic"}
     node = await _node(site, order, {**address, **sign_in})
     await _correct(site, node, order, address, sign_in)

@@ -6,8 +6,8 @@ secret opens it is kept on the Ironic node as a reference; the secret is read fo
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 from libs.contracts.site import Inspection
@@ -29,17 +29,16 @@ class MachineReads:
         self._endpoints = endpoints
         self._verify = verify
 
-    def credentials(self, ref: str) -> tuple[str, str]:
+    async def credentials(self, ref: str) -> tuple[str, str]:
         """(user name, password) of a BMC. Raises Failure naming the reference only."""
-        try:
-            found = json.loads(self._secrets.get(ref))
-            return str(found["username"]), str(found["password"])
-        except (ValueError, KeyError, TypeError) as error:
+        found = (await self._secrets.read(ref)).fields
+        if not found.get("username") or not found.get("password"):
             raise Failure(
                 "secret_unreadable",
-                f"The secret {ref!r} is not a JSON object with username and password.",
+                f"The secret {ref!r} does not hold username and password.",
                 "Store it again at the site.",
-            ) from error
+            )
+        return found["username"], found["password"]
 
     async def system_url(self, name: str, bmc_address: str, ref: str) -> str:
         """The URL of the machine's one system. Raises Failure when its BMC shows none or several."""
@@ -48,7 +47,7 @@ class MachineReads:
             return known
         host = f"[{bmc_address}]" if ":" in bmc_address else bmc_address
         base = f"https://{host}/redfish/v1/Systems"
-        async with RedfishSystem(name, base, *self.credentials(ref), verify=self._verify) as bmc:
+        async with RedfishSystem(name, base, *await self.credentials(ref), verify=self._verify) as bmc:
             members = (await bmc.system()).get("Members")
         links = [str(member.get("@odata.id")) for member in members or [] if isinstance(member, dict)]
         if len(links) != 1:
@@ -59,11 +58,13 @@ class MachineReads:
             )
         return f"https://{host}{links[0]}"
 
-    def at(self, name: str, url: str, ref: str) -> RedfishSystem:
+    @asynccontextmanager
+    async def at(self, name: str, url: str, ref: str) -> AsyncIterator[RedfishSystem]:
         """The system at `url`, signed in with the secret `ref`."""
-        return RedfishSystem(name, url, *self.credentials(ref), verify=self._verify)
+        async with RedfishSystem(name, url, *await self.credentials(ref), verify=self._verify) as bmc:
+            yield bmc
 
-    def of(self, node: Node) -> RedfishSystem:
+    def of(self, node: Node) -> AbstractAsyncContextManager[RedfishSystem]:
         """The system of an enrolled node."""
         ref = node.extra.get(CREDENTIALS_REF)
         if not isinstance(ref, str):

@@ -7,28 +7,33 @@ services.satellite.adapters.secret_file DIR KEYFILE put REF` writes a secret fro
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
-import re
 import secrets
 import stat
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from services.satellite.adapters import secret_refs
+from services.satellite.adapters.secret_refs import check_ref
 from services.satellite.errors import Failure
+from services.satellite.ports import Secret
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12  # What NIST SP 800-38D recommends for GCM; random is safe far beyond a site's number of writes.
-_REF = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}(/[a-z0-9][a-z0-9._-]{0,99}){0,3}")
 
 
-def check_ref(ref: str) -> str:
-    """`ref` when it is well formed, e.g. bmc/fra1-r1-gpu-01; raises Failure "secret_missing" otherwise."""
-    if not _REF.fullmatch(ref) or ".." in ref:
-        raise Failure("secret_missing", f"{ref!r} is not the reference of a secret.", "Correct the reference.")
-    return ref
+_STORE = "The site's secret store"
+
+
+def _version(sealed: bytes) -> str:
+    return sealed[:_NONCE_BYTES].hex()
 
 
 def create_key(path: Path) -> None:
@@ -58,14 +63,53 @@ class FileSecrets:
             raise Failure("secret_store_unsafe", f"The key file {key_file} must not lie inside the store {folder}.")
         self._cipher = AESGCM(key)
 
+    async def read(self, ref: str) -> Secret:
+        """See the port. A version is the nonce that the file was sealed with."""
+        sealed = self._sealed(ref)
+        return Secret(secret_refs.parsed_fields(ref, self._opened(ref, sealed)), _version(sealed))
+
+    async def write(self, ref: str, fields: Mapping[str, str], *, replaces: str | None) -> str:
+        """See the port."""
+        path = self._path(ref)
+        with self._alone():
+            there = _version(path.read_bytes()) if path.exists() else None
+            if there != replaces:
+                raise secret_refs.conflict(ref, _STORE)
+            self.put(ref, json.dumps(dict(fields)).encode())
+            return _version(path.read_bytes())
+
+    async def refs(self, prefix: str = "") -> tuple[str, ...]:
+        """See the port."""
+        files = self._folder.rglob("*.sealed")
+        names = (str(path.relative_to(self._folder)).removesuffix(".sealed") for path in files)
+        return tuple(sorted(name for name in names if name.startswith(prefix) and secret_refs.well_formed(name)))
+
+    async def remove(self, ref: str) -> None:
+        """See the port."""
+        with self._alone():
+            self._path(ref).unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Compare and write without another process in between."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self._folder / ".lock").open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+
     def get(self, ref: str) -> bytes:
-        """The secret; raises Failure naming the reference only."""
+        """The secret as it lies in the store; raises Failure naming the reference only."""
+        return self._opened(ref, self._sealed(ref))
+
+    def _sealed(self, ref: str) -> bytes:
         try:
-            sealed = self._path(ref).read_bytes()
+            return self._path(ref).read_bytes()
+        except FileNotFoundError as error:
+            raise secret_refs.missing(ref, _STORE) from error
         except OSError as error:
-            raise Failure(
-                "secret_missing", f"The site's secret store has no secret {ref!r}.", "Store it at the site, then retry."
-            ) from error
+            raise secret_refs.denied(ref, _STORE, f"{error.strerror}: make the store readable for it.") from error
+
+    def _opened(self, ref: str, sealed: bytes) -> bytes:
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], ref.encode())
         except (InvalidTag, ValueError) as error:

@@ -28,10 +28,51 @@ def open_secrets(settings: SatelliteSettings) -> Secrets:
     """The site's secret store."""
     if settings.secret_store == "environment":
         return EnvironmentSecrets()
+    if settings.secret_store == "openbao":
+        return _openbao(settings)
+    if settings.secret_store == "1password":
+        return _onepassword(settings)
     return FileSecrets(
         _needed(settings.secrets_dir, "SLIPWAY_SECRETS_DIR"),
         _needed(settings.secrets_key_file, "SLIPWAY_SECRETS_KEY_FILE"),
     )
+
+
+def _openbao(settings: SatelliteSettings) -> Secrets:
+    from services.satellite.adapters.secret_openbao import BaoAddress, OpenBaoSecrets
+
+    return OpenBaoSecrets(
+        BaoAddress(
+            url=_text(settings.secret_store_url, "SLIPWAY_SECRET_STORE_URL"),
+            role_id=_text(settings.openbao_role_id, "SLIPWAY_OPENBAO_ROLE_ID"),
+            secret_id_file=_needed(settings.openbao_secret_id_file, "SLIPWAY_OPENBAO_SECRET_ID_FILE"),
+            mount=settings.openbao_mount,
+            prefix=settings.openbao_prefix,
+            namespace=settings.openbao_namespace,
+            ca_file=settings.secret_store_ca_file,
+            timeout_seconds=settings.secret_store_timeout_seconds,
+        )
+    )
+
+
+def _onepassword(settings: SatelliteSettings) -> Secrets:
+    from services.satellite.adapters.secret_connect import ConnectAddress, ConnectSecrets
+
+    return ConnectSecrets(
+        ConnectAddress(
+            url=_text(settings.secret_store_url, "SLIPWAY_SECRET_STORE_URL"),
+            vault_id=_text(settings.connect_vault_id, "SLIPWAY_CONNECT_VAULT_ID"),
+            token_file=_needed(settings.connect_token_file, "SLIPWAY_CONNECT_TOKEN_FILE"),
+            ca_file=settings.secret_store_ca_file,
+            timeout_seconds=settings.secret_store_timeout_seconds,
+        )
+    )
+
+
+def _text(value: str, name: str) -> str:
+    if not value:
+        raise SettingMissing(f"{name} is not set; it is needed by this site's secret store")
+    return value
 
 
 def _real(settings: SatelliteSettings) -> Site:

@@ -8,7 +8,9 @@ import pytest
 
 from services.satellite.adapters.secret_environment import EnvironmentSecrets
 from services.satellite.adapters.secret_file import FileSecrets, create_key
+from services.satellite.adapters.site import SettingMissing, open_secrets
 from services.satellite.errors import Failure
+from services.satellite.settings import SatelliteSettings
 
 REF = "bmc/fra1-r1-gpu-01"
 
@@ -81,3 +83,39 @@ def test_the_environment_holds_secrets_by_name() -> None:
     assert secrets.get(REF) == b"pw"
     assert code(secrets, "bmc/other") == "secret_missing"
     assert code(secrets, "bmc/fra1.r1.gpu.01") == "secret_missing"
+
+
+async def test_the_environment_is_read_only_and_lists_what_it_has() -> None:
+    secrets = EnvironmentSecrets(
+        {"SLIPWAY_SECRET_BMC__FRA1_R1_GPU_01": '{"username": "u", "password": "p"}', "PATH": "/"}
+    )
+
+    assert dict((await secrets.read(REF)).fields) == {"username": "u", "password": "p"}
+    assert await secrets.refs("bmc/") == (REF,)
+    for asked in (secrets.write(REF, {"password": "new"}, replaces=None), secrets.remove(REF)):
+        with pytest.raises(Failure) as failed:
+            await asked
+        assert failed.value.code == "secret_read_only"
+
+
+@pytest.mark.parametrize("value", ["pw", "[]", "{}", '{"username": 7}', "null"])
+async def test_a_secret_without_named_texts_is_unreadable_and_not_quoted(value: str) -> None:
+    with pytest.raises(Failure) as failed:
+        await EnvironmentSecrets({"SLIPWAY_SECRET_BMC__FRA1_R1_GPU_01": value}).read(REF)
+    assert failed.value.code == "secret_unreadable"
+    assert failed.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("store", "needs"),
+    [
+        ("openbao", "SLIPWAY_SECRET_STORE_URL"),
+        ("1password", "SLIPWAY_SECRET_STORE_URL"),
+        ("file", "SLIPWAY_SECRETS_DIR"),
+    ],
+)
+def test_a_store_whose_address_is_missing_is_named(tmp_path: Path, store: str, needs: str) -> None:
+    settings = SatelliteSettings.model_validate({"site": "fra1", "state_dir": tmp_path, "secret_store": store})
+
+    with pytest.raises(SettingMissing, match=needs):
+        open_secrets(settings)
