@@ -43,6 +43,23 @@ class SatelliteSettings(ProcessSettings):
     secret_store: Literal["file", "environment", "openbao", "1password"] = "file"
     secrets_dir: Path | None = None
     secrets_key_file: Path | None = None
+    secret_store_url: str = ""  # Of OpenBao, Vault or 1Password Connect.
+    secret_store_ca_file: Path | None = None
+    secret_store_timeout_seconds: float = Field(default=10.0, gt=0)
+    openbao_namespace: str = ""
+    openbao_mount: str = "secret"  # A KV engine, version 2.
+    openbao_prefix: str = "slipway"
+    openbao_role_id: str = ""
+    openbao_secret_id_file: Path | None = None  # mode 600
+    connect_vault_id: str = ""
+    connect_token_file: Path | None = None  # mode 600
+
+    dhcp: Literal["none", "kea", "dnsmasq"] = "none"  # dnsmasq is only read.
+    kea_url: str = "http://127.0.0.1:8000"  # Of Kea's control agent.
+    kea_credentials_file: Path | None = None  # {"username": …, "password": …}, mode 600
+    dnsmasq_leases_file: Path | None = None
+    dnsmasq_hosts_dir: Path | None = None
+    dhcp_poll_seconds: float = Field(default=10.0, gt=0)
 
     fleet_file: Path | None = None
     faults_file: Path | None = None
