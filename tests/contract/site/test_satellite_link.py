@@ -171,7 +171,7 @@ async def test_an_older_claim_is_stale_for_good_once_a_newer_one_was_seen(world:
 async def test_bytes_that_are_no_command_are_reported_and_hold_nothing_up(world: World) -> None:
     await world.hub.send_bytes(b"\xff not json")
     await world.hub.send_bytes(b'{"id": ""}')
-    enrol = world.enrol(13)
+    enrol = world.enrol(9)
     for wrong in ({"site": "ber2"}, {"source": "/slipway/satellite"}, {"type": "slipway.site.ironic.deploy"}):
         await world.hub.send_bytes(world.hub.envelope(enrol).model_copy(update=wrong).encode())
 
