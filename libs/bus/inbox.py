@@ -8,7 +8,6 @@ fails, the batch is split and each message gets a transaction of its own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.admission import EPOCH_TYPE, Known, Refused, admit, epoch_counts
+from libs.bus.dead_letter_gauges import measure_forever
 from libs.bus.dead_letters import id_of, letter_row
 from libs.bus.errors import Transient, UnknownMessage, cause_of
 from libs.bus.memory import note_epochs, read_known
@@ -53,7 +53,6 @@ CONSUMERS_RESTORED = Counter(
     ["service", "stream"],
 )
 WORKED = Counter("slipway_inbox_worked_total", "Messages handled", ["service", "outcome"])
-DEAD_LETTERS = Gauge("slipway_inbox_dead_letters", "Messages set aside for a human", ["service"])
 LAG = Gauge(
     "slipway_bus_lag_messages", "Messages in the stream that this consumer has not taken yet", ["service", "stream"]
 )
@@ -321,10 +320,5 @@ class Inbox:
         )
 
     async def measure_forever(self) -> None:
-        """Keep the dead-letter gauge true."""
-        while True:
-            with contextlib.suppress(Exception):
-                async with self.database.transaction() as conn:
-                    count = await conn.scalar(text(f"SELECT count(*) FROM {self.service}.inbox WHERE state = {DEAD}"))
-                    DEAD_LETTERS.labels(self.service).set(count or 0)
-            await asyncio.sleep(5)
+        """Keep the gauges of dead letters true."""
+        await measure_forever(self.service, self.database)

@@ -8,6 +8,7 @@ import nats
 import nats.errors
 from sqlalchemy import case, select
 
+from libs.bus.dead_letter_gauges import Waiting, waiting
 from libs.bus.inbox import MAX_ATTEMPTS, MAX_UNKNOWN_ATTEMPTS
 from libs.bus.tables import DONE, DROPPED, bus_tables
 from libs.contracts.calls import Answer, Call
@@ -55,10 +56,17 @@ async def test_a_dead_letter_is_seen_edited_driven_again_or_dropped_and_every_st
             await publish(bench, command("bad"), command("gone"), *waits, command("fine"))
             await eventually(lambda: dead_are(app, 2), within_seconds=60, what="both first messages are dead")
             await eventually(lambda: _equals(mirrored(app), {"fine": 1}))
+            shown = await _measured(app)
+            assert (shown.dead, shown.parked) == (2, 4) and 0 < shown.oldest_seconds < 120
             await _edited_with_its_original_kept(app)
             await _dropped_and_what_waited_goes_on(app)
     finally:
         Switches.fail = {}
+
+
+async def _measured(app: App) -> Waiting:
+    async with app.read() as conn:
+        return await waiting(conn, "inventory")
 
 
 async def _edited_with_its_original_kept(app: App) -> None:
@@ -92,7 +100,7 @@ async def _dropped_and_what_waited_goes_on(app: App) -> None:
     answer = await told(app, "drop_dead_letter", id=letter["id"], reason="machine was sold")
     assert answer.body == {"id": letter["id"], "released": 2}
     await eventually(lambda: _equals(mirrored(app), {"fine": 1, "good": 1, "bad": 2, "gone": 2}))
-    assert await letters(app) == []
+    assert await letters(app) == [] and await _measured(app) == Waiting(0, 0.0, 0)
     async with app.read() as conn:
         states = [row.state for row in await conn.execute(select(INBOX.c.state).order_by(INBOX.c.id))]
     assert sorted(states) == [DONE] * 6 + [DROPPED]
