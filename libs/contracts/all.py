@@ -3,6 +3,7 @@
 from libs.contracts import (
     audit,
     cost,
+    dhcp,
     identity,
     inventory,
     operations,
@@ -17,6 +18,7 @@ from libs.contracts import (
 __all__ = [
     "audit",
     "cost",
+    "dhcp",
     "identity",
     "inventory",
     "operations",

@@ -30,6 +30,7 @@ from libs.runtime.tasks import end_all
 from services.satellite import observer
 from services.satellite.adapters.site import SettingMissing, open_site
 from services.satellite.commands import Attempt, execute
+from services.satellite.dhcp_watch import DhcpWatch, Say
 from services.satellite.dispatcher import Dispatcher
 from services.satellite.errors import LeaseLost, SiteError, StateFolderInUse
 from services.satellite.journal import Journal
@@ -66,11 +67,13 @@ class Satellite:
         self.observer = Observer(
             site.bare_metal, self._say, poll_seconds=settings.poll_seconds, repeat_seconds=settings.repeat_seconds
         )
+        self.dhcp_watch = _dhcp_watch(site, settings, self._say)
 
     def problems(self) -> list[str]:
         """What is wrong at this satellite now, for people."""
         waiting = [] if self.lease.valid else ["the site's lease is not held; another satellite may be active"]
-        return [*waiting, *self.link.problems(), *self.observer.problems()]
+        dhcp = self.dhcp_watch.problems() if self.dhcp_watch else []
+        return [*waiting, *self.link.problems(), *self.observer.problems(), *dhcp]
 
     async def run(self) -> None:
         """Work until cancelled or a part fails. Raises what the first failed part raised, LeaseLost before others."""
@@ -86,6 +89,7 @@ class Satellite:
                 self._beat(),
                 self._prune(),
                 self._pulse(),
+                *([self.dhcp_watch.watch(lambda: self.lease.valid)] if self.dhcp_watch else []),
             )
         ]
         try:
@@ -130,6 +134,13 @@ class Satellite:
     async def _execute(self, command: Envelope, resumed: bool) -> Reply:
         sink = log_sink(self.settings.site, self.journal, self.link.has_outgoing, command)
         return await execute(command, Attempt(self.site, resumed, sink))
+
+
+def _dhcp_watch(site: Site, settings: SatelliteSettings, say: Say) -> DhcpWatch | None:
+    if site.dhcp is None:
+        return None
+    polls, repeats = settings.dhcp_poll_seconds, settings.repeat_seconds
+    return DhcpWatch(site.dhcp, settings.site, say, poll_seconds=polls, repeat_seconds=repeats)
 
 
 def claim_state_folder(folder: Path) -> Callable[[], None]:

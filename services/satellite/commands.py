@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from libs.contracts.dhcp import ReserveAddresses
 from libs.contracts.envelope import Envelope
 from libs.contracts.message import Message, json_data
 from libs.contracts.replies import Reply, ok, refused, unknown
@@ -29,6 +30,7 @@ from libs.contracts.site import (
 )
 from libs.contracts.versions import NewerMessage, known_class, parse_version, todays
 from services.satellite.collectors import collect
+from services.satellite.dhcp import Reservation
 from services.satellite.errors import SiteError
 from services.satellite.ports import Host, LogSink, Site
 
@@ -78,6 +80,16 @@ async def _remove(at: Attempt, command: RemoveNode) -> Reply:
     return ok()
 
 
+async def _reserve(at: Attempt, command: ReserveAddresses) -> Reply:
+    if at.site.dhcp is None:
+        return ok(managed=False, applied=[], refused=[], lasting=False)
+    wanted = [Reservation(w.hw_address, w.ip_address, w.hostname) for w in command.reservations]
+    done = await at.site.dhcp.reserve(command.machine_id, command.machine_name, wanted)
+    names = ("hw_address", "ip_address", "hostname")
+    applied = [{name: getattr(one, name) for name in names} for one in done.applied]
+    return ok(managed=True, applied=applied, refused=[asdict(one) for one in done.refused], lasting=done.lasting)
+
+
 async def _deliver_keys(at: Attempt, command: DeliverKeys) -> Reply:
     host = Host(command.address, command.ssh_port, command.ssh_host_key)
     return ok(fingerprints=list(await at.site.access.deliver_keys(host, command.ssh_authorized_keys)))
@@ -100,6 +112,7 @@ HANDLERS: dict[type[Message], Callable[[Attempt, Any], Awaitable[Reply]]] = {
     DeployNode: _deploy,
     ReleaseNode: _release,
     RemoveNode: _remove,
+    ReserveAddresses: _reserve,
     DeliverKeys: _deliver_keys,
     CollectEvidence: _collect,
     RunTemplate: _run_template,

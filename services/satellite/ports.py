@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 from libs.contracts.site import DeployNode, EnrolNode, Inspection, NodeObserved, ReleaseNode, RunTemplate, SanitizeNode
+from services.satellite.dhcp import Dhcp
 
 
 @dataclass(frozen=True)
@@ -176,3 +177,4 @@ class Site:
     bare_metal: BareMetal
     access: NodeAccess
     runner: Runner
+    dhcp: Dhcp | None = None  # None: the site's addresses are given by somebody else.

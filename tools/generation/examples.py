@@ -31,6 +31,8 @@ _BY_NAME: dict[str, Any] = {
     "currency": "EUR",
     "actor": "user:https://login.example.com#alice",
     "bmc_mac": "02:00:00:00:01:01",
+    "hw_address": "02:00:00:00:02:01",
+    "ip_address": "192.0.2.101",
     "bmc_address": "https://192.0.2.11",
     "bmc_credentials_ref": "bmc/gpu-r01-u01",
     "address": "192.0.2.101",
@@ -65,6 +67,7 @@ _BY_NAME: dict[str, Any] = {
 }
 _ITEMS: dict[str, Any] = {
     "nic_macs": "02:00:00:00:02:01",
+    "hw_addresses": "02:00:00:00:02:01",
     "ssh_authorized_keys": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIexample alice@example",
     "changed": "serial",
     "notes": "a machine was swapped",
@@ -124,7 +127,7 @@ def _value(name: str, annotation: Any) -> Any:
     if origin is Literal:
         return arguments[0]
     if origin is tuple:
-        return (_ITEMS[name],) if name in _ITEMS else (_value(name, arguments[0]),)
+        return (_ITEMS[name],) if name in _ITEMS and arguments[0] is str else (_value(name, arguments[0]),)
     if origin is dict:
         return {}
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

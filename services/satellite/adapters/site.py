@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from services.satellite.adapters.dhcp import open_dhcp
 from services.satellite.adapters.keys import make_management_key, public_line
 from services.satellite.adapters.secret_environment import EnvironmentSecrets
 from services.satellite.adapters.secret_file import FileSecrets
@@ -100,6 +101,7 @@ def _real(settings: SatelliteSettings) -> Site:
         IronicBareMetal(ironic),
         SshAccess(key_file, settings.ssh_user),
         AnsibleRunner(settings.state_dir / "runs", key_file, settings.ssh_user),
+        open_dhcp(settings, _needed, _user_and_password),
     )
 
 
@@ -136,6 +138,7 @@ def _hosts(path: Path | None) -> dict[str, tuple[str, int]]:
 
 
 def _simulated(settings: SatelliteSettings) -> Site:
+    from services.satellite.adapters.dhcp_twin import DhcpTwin
     from services.satellite.adapters.simulated import SimulatedBareMetal
     from services.satellite.adapters.simulated_access import SimulatedAccess, SimulatedRunner, host_key
     from services.satellite.adapters.simulated_fleet import load_hardware
@@ -148,7 +151,7 @@ def _simulated(settings: SatelliteSettings) -> Site:
         settings.simulated_step_seconds,
     )
     access = SimulatedAccess(store, public_line(_management_key(settings)))
-    return Site(SimulatedBareMetal(store, host_key), access, SimulatedRunner(store, access))
+    return Site(SimulatedBareMetal(store, host_key), access, SimulatedRunner(store, access), DhcpTwin())
 
 
 def _management_key(settings: SatelliteSettings) -> Path:
