@@ -238,11 +238,10 @@ async def _consumed(
         await work
 
 
-async def bare_publish(nats_url: str, count: int, size: int) -> None:
+async def bare_publish(nats_url: str, count: int, payload: bytes) -> None:
     """The peer: pipelined publish of as many bytes, nothing else."""
     client = await nats.connect(nats_url)
     js = client.jetstream(publish_async_max_pending=4000)
-    payload = b"x" * size
     say(ready=True)
     await told_to_go()
     began = time.monotonic()
@@ -285,7 +284,7 @@ def main() -> None:
         case "take_in":
             asyncio.run(take_in(nats_url, rest[0]))
         case "bare_publish":
-            asyncio.run(bare_publish(nats_url, int(rest[0]), int(rest[1])))
+            asyncio.run(bare_publish(nats_url, int(rest[0]), b"x" * int(rest[1])))
         case "bare_consume":
             asyncio.run(bare_consume(nats_url, int(rest[0])))
 

@@ -39,15 +39,21 @@ class Servers:
 
 
 @contextmanager
-def servers(folder: Path) -> Iterator[Servers]:
-    """Start both below `folder`; commits are flushed to disk (fsync), as in a deployment."""
-    postgres = EmbeddedPostgres(folder, free_port())
-    process = postgres.start()
+def postgres(folder: Path) -> Iterator[EmbeddedPostgres]:
+    """Start one below `folder`; commits are flushed to disk (fsync), as in a deployment."""
+    server = EmbeddedPostgres(folder, free_port())
+    process = server.start()
     try:
-        with nats_hub(folder) as nats:
-            yield Servers(postgres, nats)
+        yield server
     finally:
         process.stop()
+
+
+@contextmanager
+def servers(folder: Path) -> Iterator[Servers]:
+    """Start both below `folder`."""
+    with postgres(folder) as database, nats_hub(folder) as nats:
+        yield Servers(database, nats)
 
 
 async def execute(url: str, *statements: str) -> None:
