@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,7 @@ from services.inventory import source_store, store
 from services.inventory.adapters.source import Walk
 from services.inventory.model.drift import edited, same_fields
 from services.inventory.model.machine import Change, Machine
+from services.inventory.model.places import Names, settle
 from services.inventory.model.source import (
     DeviceProblem,
     SourceDevice,
@@ -74,11 +75,12 @@ def machine_id_of(device: SourceDevice, by_netbox_id: dict[int, str], known: set
 
 async def take_in(walk: Walk, transaction: Transactions, began: datetime) -> Intake:
     """Apply the walk that `began` then. Raises Transient when a machine was changed meanwhile: the next brings it."""
-    result = Intake(problems=list(walk.problems))
     async with transaction() as ctx:
+        walk = await _under_our_names(ctx, walk)
         await _places(ctx, walk)
         by_netbox_id, known = await store.machine_keys(ctx.conn)
         profiles = await store.profiles(ctx.conn)
+    result = Intake(problems=list(walk.problems))
     wanted: dict[str, SourceDevice] = {}
     for device in walk.devices:
         found = machine_id_of(device, by_netbox_id, known)
@@ -90,8 +92,10 @@ async def take_in(walk: Walk, transaction: Transactions, began: datetime) -> Int
     result.changed += await _update(transaction, {k: d for k, d in wanted.items() if k in known}, profiles, began)
     words = {by_netbox_id[p.netbox_id]: p.problem for p in result.problems if p.netbox_id in by_netbox_id}
     await _each(transaction, words, lambda machine, now: bad_record(machine, words[machine.id]))
+    unseen = {by_netbox_id[number] for number in walk.absent if number in by_netbox_id}
     if walk.full:
-        result.changed += await _each(transaction, known - set(wanted) - set(words), missing)
+        unseen |= known - set(wanted) - set(words)
+    result.changed += await _each(transaction, unseen, missing)
     if result.changed or walk.full:
         result.changed += await _duplicates(transaction)
     return result
@@ -193,6 +197,50 @@ async def _duplicates(transaction: Transactions) -> int:
     return await _each(
         transaction, {*shared, *held}, lambda machine, now: set_duplicates(machine, shared.get(machine.id, ()), now)
     )
+
+
+SITE_HANGS = "satellites, streams and machines are named after it"
+TYPE_HANGS = "profiles list it by that slug"
+
+
+async def _under_our_names(ctx: Context, walk: Walk) -> Walk:
+    """The walk with sites and device types under the slugs that we know them by."""
+    sites = await _names(ctx, "site", store.site_table, walk.sites, SITE_HANGS)
+    kinds = await _names(ctx, "device type", store.device_type_table, walk.device_types, TYPE_HANGS)
+    if not (sites.problems or kinds.problems):
+        return walk
+    devices, problems = (
+        [],
+        [DeviceProblem(k, None, "", words) for k, words in {**sites.problems, **kinds.problems}.items()],
+    )
+    for device in walk.devices:
+        if device.site in sites.taken or device.device_type in kinds.taken:
+            words = (
+                f"its site {device.site} or device type {device.device_type} has a slug that means another one to us"
+            )
+            problems.append(DeviceProblem(device.key, device.netbox_id, device.name, words))
+        else:
+            kind = _ours(kinds, device.device_type)
+            devices.append(replace(device, site=_ours(sites, device.site), device_type=kind))
+    return replace(
+        walk,
+        sites=tuple(replace(s, slug=_ours(sites, s.slug)) for s in walk.sites if s.slug not in sites.taken),
+        device_types=tuple(
+            replace(k, slug=_ours(kinds, k.slug)) for k in walk.device_types if k.slug not in kinds.taken
+        ),
+        racks=tuple(replace(r, site=_ours(sites, r.site)) for r in walk.racks if r.site not in sites.taken),
+        devices=tuple(devices),
+        problems=(*walk.problems, *problems),
+    )
+
+
+def _ours(names: Names, slug: str) -> str:
+    return names.ours.get(slug, slug)
+
+
+async def _names(ctx: Context, kind: str, table: Table, found: Sequence[Any], why: str) -> Names:
+    kept = await store.rows_by_key(ctx.conn, table, "slug")
+    return settle(kind, {slug: row["netbox_id"] for slug, row in kept.items()}, found, why)
 
 
 async def _places(ctx: Context, walk: Walk) -> None:

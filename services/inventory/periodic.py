@@ -123,7 +123,8 @@ async def _read_well(app: App, state: dict[str, Any], walk: Walk, intake: Intake
             "version": state["version"] + worth_telling,
         }
         if walk.newest is not None:
-            values["watermark"] = max(walk.newest, state["watermark"] or walk.newest)
+            # The source's own clock, also when that was set back: nothing is read from a moment that is not yet.
+            values["watermark"] = walk.newest
         if walk.full:
             values |= {"last_full_at": started, "read_wanted": False, "devices_seen": len(walk.devices)}
         await store.set_source_state(ctx.conn, **values)

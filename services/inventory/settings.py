@@ -20,8 +20,9 @@ class InventorySettings(ServiceSettings):
     netbox_timeout_seconds: float = Field(default=20.0, gt=0)
     netbox_poll_seconds: float = Field(default=10.0, gt=0)
     netbox_full_walk_seconds: float = Field(default=600.0, gt=0)
-    # How far a poll reaches back before the newest change it knows: commits in NetBox become visible out of order.
-    netbox_overlap_seconds: float = Field(default=30.0, ge=0)
+    # How far a poll reaches back before the moment of the one before: a change of many devices becomes visible when it
+    # ends, under the times at which its parts were made.
+    netbox_overlap_seconds: float = Field(default=60.0, ge=0)
     manifest_file: Path | None = None
     profiles_file: Path = Path(__file__).with_name("profiles.yaml")
     # A reference that only the site's satellite can resolve; {name} is the machine's name.

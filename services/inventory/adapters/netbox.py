@@ -1,22 +1,21 @@
-"""NetBox through pynetbox, the only place that knows it. Reads follow every page; writes touch our own fields only.
+"""NetBox as a source of record: what is asked of it for a walk, a poll or a look at single devices, and writing back.
 
-pynetbox blocks, so each call runs in a thread. Every fault of the transport, every 5xx and every answer of an
-unexpected shape becomes SourceUnavailable: nothing was learnt, and nothing may be concluded.
+pynetbox blocks, so each call runs in a thread. A poll asks for what changed by `last_updated`, of devices and of all
+that makes up a device (ports, addresses, places, types), because NetBox does not touch the device itself for those.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import pynetbox
-import requests
-from pynetbox.core.query import ContentError, Request, RequestError
+from pynetbox.core.query import RequestError
 
+from services.inventory.adapters.netbox_fields import field_problems, unusable_fields
+from services.inventory.adapters.netbox_rest import Rest, guarded, translated
 from services.inventory.adapters.records import (
     Document,
     device_records,
@@ -30,38 +29,18 @@ from services.inventory.model.source import DeviceProblem
 
 T = TypeVar("T")
 
-PAGE = 250
-# Device ids in one query string; 100 keep the URL below the 8 KiB that proxies allow.
-IDS_PER_QUERY = 100
-CUSTOM_FIELDS = (
-    ("slipway_machine_id", "text", "Slipway's id of this machine"),
-    ("slipway_state", "text", "Where the machine is in its life"),
-    ("slipway_health", "text", "What is proven about the machine's health"),
-    ("slipway_validated_at", "datetime", "When the machine last passed validation"),
+DEVICES, INTERFACES, ADDRESSES = "dcim/devices", "dcim/interfaces", "ipam/ip-addresses"
+MAC_ADDRESSES = "dcim/mac-addresses"
+# What is read of each; without it NetBox works out counts, configuration contexts and more for every device.
+DEVICE_FIELDS = (
+    *("id", "name", "site", "rack", "position", "device_type", "role", "device_role", "serial", "asset_tag", "status"),
+    *("oob_ip", "custom_fields", "last_updated", "parent_device"),
 )
-
-
-class _Bounded(requests.adapters.HTTPAdapter):
-    """Every request gets a time limit; requests itself waits for ever."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        super().__init__()
-
-    def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        kwargs["timeout"] = self.seconds
-        return super().send(request, *args, **kwargs)
-
-
-class _Pages(Request):  # type: ignore[misc]  # pynetbox has no types
-    """A list whose every page must have the shape of one; pynetbox takes a bare [] or {} for a list, too."""
-
-    def _make_call(self, *args: Any, **kwargs: Any) -> Any:
-        page = super()._make_call(*args, **kwargs)
-        fine = isinstance(page, dict) and isinstance(page.get("results"), list) and isinstance(page.get("count"), int)
-        if not fine:
-            raise SourceUnavailable(f"NetBox answered {self.base} with no page of a list: {str(page)[:200]}")
-        return page
+PORT_FIELDS = ("id", "device", "name", "mgmt_only", "mac_address", "primary_mac_address", "last_updated")
+ADDRESS_FIELDS = ("id", "address", "assigned_object_type", "assigned_object_id", "assigned_object", "last_updated")
+MAC_FIELDS = ("id", "assigned_object", "last_updated")
+# What a device shows of others: list → the filter for the devices that show it.
+SHOWN_BY_DEVICES = (("dcim/sites", "site_id"), ("dcim/racks", "rack_id"), ("dcim/device-types", "device_type_id"))
 
 
 @dataclass
@@ -72,84 +51,117 @@ class RestNetBox:
     token: Callable[[], str]
     roles: Sequence[str]
     timeout_seconds: float = 20.0
-    _fields_made: bool = field(default=False, init=False)
+    _unusable: dict[str, str] | None = field(default=None, init=False)
 
     async def read(self, since: datetime | None) -> Walk:
-        return await self._threaded(lambda: self._read(since))
+        return await self._threaded(lambda rest: self._poll(rest, since) if since else self._everything(rest))
+
+    async def look_at(self, netbox_ids: Sequence[int]) -> Walk:
+        return await self._threaded(lambda rest: self._look_at(rest, netbox_ids))
 
     async def write(self, writes: Sequence[Write]) -> list[str]:
-        return await self._threaded(lambda: self._write(writes))
+        return await self._threaded(lambda rest: self._write(rest, writes))
 
-    async def _threaded(self, work: Callable[[], T]) -> T:
+    async def _threaded(self, work: Callable[[Rest], T]) -> T:
+        def in_thread() -> T:
+            return guarded(self.url, lambda: work(Rest(self.url, self.token(), self.timeout_seconds)))
+
+        return await asyncio.to_thread(in_thread)
+
+    # -- reading, in the thread -------------------------------------------------------------------
+
+    def _everything(self, rest: Rest) -> Walk:
+        self._unusable = unusable_fields(rest)
+        self._check_roles(rest)
+        devices = rest.every(DEVICES, DEVICE_FIELDS, role=list(self.roles), **_LEAN)
+        # All ports of these roles at once: asked for by device, ten thousand devices take a hundred requests.
+        ports = rest.every(INTERFACES, PORT_FIELDS, device_role=list(self.roles)) if devices else []
+        return self._walk(rest, devices, ports, full=True)
+
+    def _poll(self, rest: Rest, since: datetime) -> Walk:
+        moment = since.isoformat().replace("+00:00", "Z")
+        common = {"role": list(self.roles), **_LEAN}
+        changed = {d["id"]: d for d in rest.every(DEVICES, DEVICE_FIELDS, last_updated__gte=moment, **common)}
+        ids = self._touched(rest, moment) - set(changed)
+        changed |= {d["id"]: d for d in rest.of(DEVICES, "id", sorted(ids), DEVICE_FIELDS, **common)}
+        for path, shown_by in SHOWN_BY_DEVICES:
+            others = [one["id"] for one in rest.every(path, ("id", "last_updated"), last_updated__gte=moment)]
+            changed |= {d["id"]: d for d in rest.of(DEVICES, shown_by, others, DEVICE_FIELDS, **common)}
+        if not changed:
+            # It concludes nothing from what it did not see.
+            return Walk(full=False, newest=rest.clock)
+        return self._with_ports(rest, list(changed.values()))
+
+    def _touched(self, rest: Rest, moment: str) -> set[int]:
+        """Devices whose ports, addresses or MACs changed."""
+        ports = rest.every(INTERFACES, ("id", "device", "last_updated"), last_updated__gte=moment)
+        assigned = rest.every(ADDRESSES, ADDRESS_FIELDS, last_updated__gte=moment)
         try:
-            return await asyncio.to_thread(work)
-        except SourceUnavailable:
-            raise
+            assigned += rest.every(MAC_ADDRESSES, MAC_FIELDS, last_updated__gte=moment)
         except RequestError as error:
-            raise _translated(error) from error
-        except (ContentError, json.JSONDecodeError) as error:
-            raise SourceUnavailable(f"NetBox at {self.url} did not answer with JSON") from error
-        except requests.RequestException as error:
-            raise SourceUnavailable(f"NetBox at {self.url} can't be reached: {type(error).__name__}") from error
-        except OSError as error:
-            raise SourceMisconfigured(f"the NetBox token can't be read: {error}") from error
-        except (KeyError, TypeError, AttributeError) as error:
-            raise SourceUnavailable(f"NetBox answered in an unexpected shape: {error!r}") from error
+            if error.req.status_code != 404:
+                raise
+            # Before NetBox 4.2 a MAC is a field of its port.
+        owners = [port.get("device") for port in ports]
+        owners += [one["assigned_object"].get("device") for one in assigned if isinstance(one["assigned_object"], dict)]
+        return {owner["id"] for owner in owners if isinstance(owner, dict)}
 
-    # -- in the thread ----------------------------------------------------------------------------
+    def _look_at(self, rest: Rest, netbox_ids: Sequence[int]) -> Walk:
+        devices = rest.of(DEVICES, "id", sorted(set(netbox_ids)), DEVICE_FIELDS, role=list(self.roles), **_LEAN)
+        absent = tuple(sorted(set(netbox_ids) - {device["id"] for device in devices}))
+        if absent:
+            # Before anything is concluded from not seeing it: a renamed role hides every device.
+            self._check_roles(rest)
+        if not devices:
+            return Walk(full=False, absent=absent)
+        return self._with_ports(rest, devices, absent)
 
-    def _api(self) -> Any:
-        api = pynetbox.api(self.url, token=self.token())
-        session = requests.Session()
-        session.mount("http://", _Bounded(self.timeout_seconds))
-        session.mount("https://", _Bounded(self.timeout_seconds))
-        api.http_session = session
-        return api
+    def _with_ports(self, rest: Rest, devices: list[Document], absent: tuple[int, ...] = ()) -> Walk:
+        ports = rest.of(INTERFACES, "device_id", [device["id"] for device in devices], PORT_FIELDS)
+        return self._walk(rest, devices, ports, absent=absent)
 
-    def _list(self, api: Any, path: str, **filters: Any) -> list[Document]:
-        """All pages of a list. Raises SourceUnavailable when they do not add up (NetBox changed while it was read)."""
-        request = _Pages(
-            base=f"{api.base_url}/{path}/",
-            filters={"ordering": "id", **filters},
-            http_session=api.http_session,
-            token=api.token,
-            limit=PAGE,
-        )
-        found = list(request.get())
-        if any(not isinstance(document, dict) or not isinstance(document.get("id"), int) for document in found):
-            raise SourceUnavailable(f"NetBox listed something that is no object with an id in {path}")
-        different = len({document["id"] for document in found})
-        if different != request.count or different != len(found):
-            raise SourceUnavailable(f"NetBox counted {request.count} of {path} but gave {different}; reading again")
-        return found
-
-    def _read(self, since: datetime | None) -> Walk:
-        api = self._api()
-        self._make_fields(api)
-        devices = self._devices(api, since)
-        if since is not None and not devices:
-            # The usual poll costs two requests. It concludes nothing from what it did not see.
-            return Walk(full=False)
-        sites, bad_sites = site_records(self._list(api, "dcim/sites"))
+    def _walk(
+        self,
+        rest: Rest,
+        devices: list[Document],
+        ports: list[Document],
+        *,
+        full: bool = False,
+        absent: tuple[int, ...] = (),
+    ) -> Walk:
+        sites, bad_sites = site_records(rest.every("dcim/sites", ("id", "name", "slug")))
         slugs = {site.slug for site in sites}
-        ids = [device.get("id") for device in devices]
-        interfaces = list(self._of_devices(api, "dcim/interfaces", ids))
-        needs_address = [d.get("id") for d in devices if not d.get("oob_ip")]
-        addresses = list(self._of_devices(api, "ipam/ip-addresses", needs_address))
-        good, bad = device_records(devices, interfaces, addresses, slugs)
+        lacking = [device["id"] for device in devices if not device.get("oob_ip")]
+        addresses = rest.of(ADDRESSES, "device_id", lacking, ADDRESS_FIELDS)
+        good, bad = device_records(self._placed(rest, devices), ports, addresses, slugs)
+        newest = rest.clock or newest_change(devices)
         return Walk(
-            full=since is None,
+            full=full,
             sites=sites,
-            racks=rack_records(self._list(api, "dcim/racks"), slugs),
-            device_types=type_records(self._list(api, "dcim/device-types")),
+            racks=rack_records(rest.every("dcim/racks", ("id", "name", "site")), slugs),
+            device_types=type_records(rest.every("dcim/device-types", ("id", "slug", "model", "manufacturer"))),
             devices=good,
-            problems=(*bad, *(DeviceProblem(f"site:{text}", None, "", text) for text in bad_sites)),
-            newest=newest_change([*devices, *interfaces]),
+            problems=(*bad, *_site_problems(bad_sites), *field_problems(self._unusable or {})),
+            newest=newest,
+            absent=absent,
         )
 
-    def _check_roles(self, api: Any) -> None:
+    def _placed(self, rest: Rest, devices: list[Document]) -> list[Document]:
+        """Devices with their rack; one that sits in a bay of a chassis is where the chassis is."""
+        inner = {d["id"]: d["parent_device"]["id"] for d in devices if not d.get("rack") and d.get("parent_device")}
+        if not inner:
+            return devices
+        chassis = {d["id"]: d for d in rest.of(DEVICES, "id", sorted(set(inner.values())), ("id", "rack", "position"))}
+        return [
+            {**device, **{name: chassis.get(inner[device["id"]], {}).get(name) for name in ("rack", "position")}}
+            if device["id"] in inner
+            else device
+            for device in devices
+        ]
+
+    def _check_roles(self, rest: Rest) -> None:
         """A role that was renamed would make its machines vanish from every list: stop instead."""
-        known = {str(role.get("slug")) for role in self._list(api, "dcim/device-roles")}
+        known = {str(role.get("slug")) for role in rest.every("dcim/device-roles", ("id", "slug"))}
         lost = [role for role in self.roles if role not in known]
         if lost:
             raise SourceMisconfigured(
@@ -157,88 +169,62 @@ class RestNetBox:
                 "was it renamed? Rename it back, or set SLIPWAY_NETBOX_ROLES. Nothing was changed."
             )
 
-    def _devices(self, api: Any, since: datetime | None) -> list[Document]:
-        if since is None:
-            self._check_roles(api)
-        common = {"role": list(self.roles), "exclude": "config_context"}
-        if since is None:
-            return self._list(api, "dcim/devices", **common)
-        moment = since.isoformat().replace("+00:00", "Z")
-        changed = {d["id"]: d for d in self._list(api, "dcim/devices", last_updated__gte=moment, **common)}
-        # A port's new MAC or address does not touch its device's own last_updated.
-        ports = self._list(api, "dcim/interfaces", last_updated__gte=moment)
-        others = sorted({port["device"]["id"] for port in ports} - set(changed))
-        for part in _parts(others):
-            changed |= {d["id"]: d for d in self._list(api, "dcim/devices", id=part, **common)}
-        return list(changed.values())
+    # -- writing, in the thread -------------------------------------------------------------------
 
-    def _of_devices(self, api: Any, path: str, ids: Sequence[Any]) -> Iterator[Document]:
-        for part in _parts(ids):
-            yield from self._list(api, path, device_id=part)
-
-    def _make_fields(self, api: Any) -> None:
-        """Make our custom fields where they are missing (once a process)."""
-        if self._fields_made:
-            return
-        known = {str(made.get("name")) for made in self._list(api, "extras/custom-fields")}
-        for name, kind, description in CUSTOM_FIELDS:
-            if name not in known:
-                api.extras.custom_fields.create(
-                    name=name,
-                    type=kind,
-                    label=name.removeprefix("slipway_").replace("_", " ").capitalize(),
-                    description=description,
-                    group_name="Slipway",
-                    object_types=["dcim.device"],
-                )
-        self._fields_made = True
-
-    def _write(self, writes: Sequence[Write]) -> list[str]:
+    def _write(self, rest: Rest, writes: Sequence[Write]) -> list[str]:
         """All in one request; when NetBox refuses it, one by one, so that one bad device does not stop the others."""
-        api = self._api()
-        bodies = [_body(write) for write in writes]
-        url = f"{api.base_url}/dcim/devices/"
+        if self._unusable is None:
+            self._unusable = unusable_fields(rest)
+        bodies = [self._body(write) for write in writes]
         try:
-            self._patch(api, url, bodies)
+            rest.patch_devices(bodies)
         except RequestError as error:
-            if _translated(error).__class__ is SourceUnavailable or len(bodies) == 1:
+            if not _refused(error):
                 raise
-            return [self._write_one(api, body) for body in bodies]
+            return [self._write_one(rest, body) for body in bodies]
         return ["" for _ in bodies]
 
-    def _write_one(self, api: Any, body: Document) -> str:
-        try:
-            self._patch(api, f"{api.base_url}/dcim/devices/", [body])
-        except RequestError as error:
-            return str(_translated(error))
-        return ""
+    def _body(self, write: Write) -> Document:
+        """Only what is ours and what NetBox can hold: fields of others are not sent at all."""
+        fields = {name: value for name, value in write.fields.items() if name not in (self._unusable or {})}
+        body: Document = {"id": write.netbox_id, "custom_fields": fields}
+        if write.status is not None:
+            body["status"] = write.status
+        return body
 
-    @staticmethod
-    def _patch(api: Any, url: str, bodies: list[Document]) -> None:
-        Request(base=url, http_session=api.http_session, token=api.token).patch(bodies)
-
-
-def _body(write: Write) -> Document:
-    """Only what is ours: fields of others are not sent at all."""
-    body: Document = {"id": write.netbox_id, "custom_fields": write.fields}
-    if write.status is not None:
-        body["status"] = write.status
-    return body
-
-
-def _parts(ids: Sequence[Any]) -> Iterator[list[Any]]:
-    for first in range(0, len(ids), IDS_PER_QUERY):
-        yield list(ids[first : first + IDS_PER_QUERY])
+    def _write_one(self, rest: Rest, body: Document) -> str:
+        """Everything of one device, else what of it NetBox takes; "" or what it refused."""
+        refusal = _patched(rest, body)
+        pieces = [{"id": body["id"], "custom_fields": {name: value}} for name, value in body["custom_fields"].items()]
+        pieces += [{"id": body["id"], "status": body["status"]}] if "status" in body else []
+        if not refusal or len(pieces) < 2:
+            return refusal
+        refused = {next(iter(piece.get("custom_fields", {"status": ""}))): _patched(rest, piece) for piece in pieces}
+        named = [f"{name}: {words}" for name, words in refused.items() if words]
+        return refusal if len(named) in (0, len(pieces)) else f"the rest was written, but not {'; '.join(named)}"
 
 
-def _translated(error: RequestError) -> SourceUnavailable:
-    """4xx: it understood us and said no. Everything else: it is not there."""
+_LEAN = {"exclude": "config_context"}
+
+
+def _patched(rest: Rest, body: Document) -> str:
+    try:
+        rest.patch_devices([body])
+    except RequestError as error:
+        if not _refused(error):
+            raise
+        return str(translated(error))
+    return ""
+
+
+def _refused(error: RequestError) -> bool:
+    """Whether NetBox understood and said no, to this body and not to us."""
     status = error.req.status_code
-    words = (
-        f"NetBox answered {status} to {error.req.request.method} {error.req.request.path_url}: {str(error.error)[:500]}"
-    )
-    if status in (401, 403):
-        return SourceMisconfigured(f"{words}; check the token and its rights")
-    if 400 <= status < 500 and status != 429:
-        return SourceMisconfigured(words)
-    return SourceUnavailable(words)
+    return 400 <= status < 500 and status not in (401, 403, 429)
+
+
+def _site_problems(texts: Iterable[str]) -> list[DeviceProblem]:
+    return [DeviceProblem(f"site:{text}", None, "", text) for text in texts]
+
+
+__all__ = ["RestNetBox", "SourceUnavailable"]

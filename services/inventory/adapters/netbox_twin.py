@@ -13,7 +13,6 @@ from typing import Any
 from services.inventory.adapters.records import (
     Document,
     device_records,
-    newest_change,
     rack_records,
     site_records,
     type_records,
@@ -38,6 +37,7 @@ class NetBoxTwin:
         self.devices: dict[int, Document] = {}
         self.interfaces: list[Document] = []
         self.writes: list[Write] = []
+        self.looked_at: list[tuple[int, ...]] = []
         self._clock = datetime(2026, 3, 1, tzinfo=UTC)
 
     @staticmethod
@@ -47,6 +47,10 @@ class NetBoxTwin:
     def _now(self) -> str:
         self._clock += timedelta(seconds=1)
         return self._clock.isoformat().replace("+00:00", "Z")
+
+    def pass_time(self) -> None:
+        """A second goes by in which nothing changes."""
+        self._now()
 
     def add(self, number: int, **changes: Any) -> Document:
         """Add a device with a BMC port and one other; `changes` replace fields of its document."""
@@ -82,21 +86,42 @@ class NetBoxTwin:
     async def read(self, since: datetime | None) -> Walk:
         if self.failure is not None:
             raise self.failure
+        if since is None:
+            self._check_roles()
+        devices = [copy.deepcopy(d) for d in self.devices.values() if self._listed(d, since)]
+        return self._walk(devices, full=since is None)
+
+    async def look_at(self, netbox_ids: Sequence[int]) -> Walk:
+        if self.failure is not None:
+            raise self.failure
+        self.looked_at.append(tuple(netbox_ids))
+        ids = sorted(set(netbox_ids))
+        found = [
+            copy.deepcopy(self.devices[n]) for n in ids if n in self.devices and self._listed(self.devices[n], None)
+        ]
+        absent = tuple(sorted(set(ids) - {device["id"] for device in found}))
+        if absent:
+            self._check_roles()
+        return self._walk(found, full=False, absent=absent)
+
+    def _check_roles(self) -> None:
         lost = [role for role in self.roles if role not in self.role_slugs]
         if lost:
             raise SourceMisconfigured(f"NetBox has no device role {', '.join(lost)}; was it renamed?")
-        devices = [copy.deepcopy(d) for d in self.devices.values() if self._listed(d, since)]
+
+    def _walk(self, devices: list[Document], *, full: bool, absent: tuple[int, ...] = ()) -> Walk:
         sites, bad_sites = site_records(self.sites)
         slugs = {site.slug for site in sites}
         good, bad = device_records(devices, self.interfaces, (), slugs)
         return Walk(
-            full=since is None,
+            full=full,
             sites=sites,
             racks=rack_records(self.racks, slugs),
             device_types=type_records(self.types),
             devices=good,
             problems=(*bad, *(DeviceProblem(f"site:{text}", None, "", text) for text in bad_sites)),
-            newest=newest_change(devices),
+            newest=self._clock,
+            absent=absent,
         )
 
     def _listed(self, document: Document, since: datetime | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from services.inventory.model.ownership import require_ours
 from services.inventory.model.source import DeviceProblem, SourceDevice
@@ -50,7 +50,8 @@ class DeviceTypeRecord:
 class Walk:
     """What was read. `full`: every machine there is, so what is missing is missing.
 
-    `newest` is the latest change seen, from which the next poll goes on; None when nothing carries a time.
+    `newest` is how far it saw, by the source's own clock, from which the next poll goes on; None when nothing says.
+    `absent`: devices that were asked for by their number and are not there, or are no machines of ours.
     """
 
     full: bool
@@ -60,6 +61,7 @@ class Walk:
     devices: tuple[SourceDevice, ...] = ()
     problems: tuple[DeviceProblem, ...] = ()
     newest: datetime | None = None
+    absent: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,4 +88,13 @@ class MachineSource(Protocol):
 
     async def write(self, writes: Sequence[Write]) -> list[str]:
         """Write our own fields; one text per write, "" when it is done. Raises SourceUnavailable when none was."""
+        ...
+
+
+@runtime_checkable
+class HintedSource(MachineSource, Protocol):
+    """A source that tells by itself what changed, and can then be asked for just that."""
+
+    async def look_at(self, netbox_ids: Sequence[int]) -> Walk:
+        """These devices as they are now; what is not there is `absent`. Raises SourceUnavailable."""
         ...

@@ -16,7 +16,7 @@ from deploy.lab.netbox.instance import MINIMUM_PYTHON
 from libs.runtime.processes import StartError
 from services.inventory.adapters.netbox import RestNetBox
 from services.inventory.adapters.netbox_twin import NetBoxTwin
-from services.inventory.adapters.source import MachineSource
+from services.inventory.adapters.source import HintedSource
 
 ROLES = ("gpu-node", "cpu-node")
 
@@ -24,19 +24,20 @@ ROLES = ("gpu-node", "cpu-node")
 class World(Protocol):
     """A source that holds the fleet, and what people do to it."""
 
-    source: MachineSource
+    source: HintedSource
 
     def device_id(self, name: str) -> int: ...
     def change(self, name: str, **changes: Any) -> None: ...
     def fields(self, name: str) -> dict[str, Any]: ...
     def status(self, name: str) -> str: ...
     def rename_role(self, slug: str, to: str) -> None: ...
+    def pass_time(self) -> None: ...
 
 
 class TwinWorld:
     def __init__(self) -> None:
         self.twin = NetBoxTwin(ROLES)
-        self.source: MachineSource = self.twin
+        self.source: HintedSource = self.twin
         fleet = load_fleet()
         twin = self.twin
         twin.sites = [{"id": 1, "name": fleet.site.name, "slug": fleet.site.slug}]
@@ -80,11 +81,14 @@ class TwinWorld:
     def rename_role(self, slug: str, to: str) -> None:
         self.twin.role_slugs = {to if role == slug else role for role in self.twin.role_slugs}
 
+    def pass_time(self) -> None:
+        self.twin.pass_time()
+
 
 class NetBoxWorld:
     def __init__(self, lab: NetBoxLab) -> None:
         self.lab = lab
-        self.source: MachineSource = RestNetBox(lab.url, lambda: lab.token, ROLES, timeout_seconds=60)
+        self.source: HintedSource = RestNetBox(lab.url, lambda: lab.token, ROLES, timeout_seconds=60)
         self.api = pynetbox.api(lab.url, token=lab.token)
 
     def device_id(self, name: str) -> int:
@@ -103,6 +107,9 @@ class NetBoxWorld:
 
     def rename_role(self, slug: str, to: str) -> None:
         self.api.dcim.device_roles.get(slug=slug).update({"slug": to})
+
+    def pass_time(self) -> None:
+        """It passes by itself."""
 
 
 def _free_ports(count: int) -> list[int]:

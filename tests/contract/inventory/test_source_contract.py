@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import asyncio
 
 import pytest
 
@@ -22,9 +22,20 @@ OWN = {
 
 async def changed_since(world: World, walk: Walk) -> set[str]:
     assert walk.newest is not None
-    later = await world.source.read(walk.newest + timedelta(microseconds=1))
+    later = await world.source.read(walk.newest)
     assert not later.full
     return {device.name for device in later.devices}
+
+
+async def quiet_walk(world: World) -> Walk:
+    """A walk after which a poll gives nothing: the last change is older than the clock's granularity."""
+    async with asyncio.timeout(30):
+        while True:
+            walk = await world.source.read(None)
+            world.pass_time()
+            if await changed_since(world, walk) == set():
+                return walk
+            await asyncio.sleep(0.2)
 
 
 async def test_a_full_walk_gives_the_whole_fleet(world: World) -> None:
@@ -48,11 +59,21 @@ async def test_a_full_walk_gives_the_whole_fleet(world: World) -> None:
 
 
 async def test_a_poll_gives_only_what_changed(world: World) -> None:
-    walk = await world.source.read(None)
-    assert await changed_since(world, walk) == set()
+    walk = await quiet_walk(world)
     world.change(NAME, asset_tag="SLW-99999")
     assert await changed_since(world, walk) == {NAME}
     world.change(NAME, asset_tag=FLEET.machine(NAME).asset_tag)
+
+
+async def test_a_look_gives_the_devices_that_were_asked_for_and_names_what_is_not_there(world: World) -> None:
+    number = world.device_id(NAME)
+    walk = await world.source.look_at([number, 999_999, number])
+    assert not walk.full and walk.absent == (999_999,)
+    (device,) = walk.devices
+    machine = FLEET.machine(NAME)
+    assert (device.name, device.serial, device.bmc_mac) == (NAME, machine.serial, machine.bmc_mac)
+    assert set(device.nic_macs) == set(machine.nic_macs) and device.rack == machine.rack
+    assert [site.slug for site in walk.sites] == [FLEET.site.slug]
 
 
 async def test_writes_reach_our_fields_and_come_back_as_ours(world: World) -> None:
@@ -80,6 +101,8 @@ async def test_a_role_that_was_renamed_is_an_error_and_not_an_empty_fleet(world:
     try:
         with pytest.raises(SourceMisconfigured, match="cpu-node"):
             await world.source.read(None)
+        with pytest.raises(SourceMisconfigured, match="cpu-node"):
+            await world.source.look_at([999_999])
     finally:
         world.rename_role("cpu-server", "cpu-node")
     assert len((await world.source.read(None)).devices) == len(FLEET.machines)

@@ -64,6 +64,32 @@ async def test_a_renamed_role_stops_the_walk_with_a_clear_message(inventory: Inv
     assert "gpu-node" in source["last_error"] and await holds(inventory, NAME) == []
 
 
+async def test_a_renamed_site_or_type_slug_moves_no_machine_and_is_named_once(inventory: Inventory) -> None:
+    for number in (1, 2):
+        inventory.netbox.add(number)
+    await inventory.read()
+    await inventory.enrol(NAME)
+    before = [await inventory.machine(f"fra1-r1-gpu-0{number}") for number in (1, 2)]
+    twin = inventory.netbox
+    twin.sites = [{"id": 1, "name": "Frankfurt 1", "slug": "fra-one"}]
+    twin.types = [{"id": 1, "slug": "dgx", "model": "DGX H100", "manufacturer": {"id": 1, "name": "NVIDIA"}}]
+    for number in (1, 2):
+        twin.change(number, site=twin.sites[0], device_type={"id": 1, "slug": "dgx", "model": "DGX H100"})
+    await inventory.full_read()
+    for was in before:
+        now = await inventory.machine(was["name"])
+        assert (now["site"], now["device_type"], now["holds"], now["drifts"]) == ("fra1", "nvidia-dgx-h100", [], [])
+    (source,) = (await inventory.kit.query("list_sources")).body["items"]
+    assert sorted(problem["key"] for problem in source["problems"]) == ["device type:1", "site:1"]
+    assert [one["slug"] for one in (await inventory.kit.query("list_sites")).body["items"]] == ["fra1"]
+
+    twin.sites.append({"id": 2, "name": "Another", "slug": "fra1"})
+    twin.add(3, site={"id": 2, "slug": "fra1"})
+    await inventory.full_read()
+    names = [one["name"] for one in (await inventory.kit.query("list_machines")).body["items"]]
+    assert names == [was["name"] for was in before]
+
+
 async def test_one_bad_record_is_named_and_the_others_go_on(inventory: Inventory) -> None:
     inventory.netbox.add(1)
     inventory.netbox.add(2, name=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from libs.contracts.inventory import MachineFacts
-from services.inventory.adapters.netbox import CUSTOM_FIELDS
+from services.inventory.adapters.netbox_fields import CUSTOM_FIELDS
 from services.inventory.adapters.source import Write
 from services.inventory.model.ownership import FIELDS, IDENTITY, WRITABLE, Owner, ownership
 from services.inventory.model.source import SourceDevice, written_fields
