@@ -107,6 +107,7 @@ class MachineFacts(Message):
     sanitise_run_id: str | None = None
     validated_at: datetime | None = None
     validate_run_id: str | None = None
+    credentials_rotated_at: datetime | None = None
     state_since: datetime
     operation_id: str | None = None
     version: int
@@ -280,6 +281,26 @@ class _MachineCommand(Message):
 @command("inventory", "enrol_machine")
 class EnrolMachine(_MachineCommand):
     """EXPECTED or FAILED(enrol) → … → AVAILABLE. Answered when the machine is AVAILABLE or FAILED."""
+
+
+@command("inventory", "rotate_credentials")
+class RotateCredentials(_MachineCommand):
+    """Give the machine's BMC a new password. Answered when that has succeeded or failed. Reply data: old_opens."""
+
+
+@command("inventory", "begin_rotation")
+class BeginRotation(_MachineCommand):
+    """Let this operation alone change the machine's credentials. Refused while another does, or before enrolment."""
+
+    operation_id: str
+
+
+@command("inventory", "end_rotation")
+class EndRotation(_MachineCommand):
+    """Note how the operation's change of credentials ended. Harmless when it is repeated."""
+
+    operation_id: str
+    rotated: bool
 
 
 @command("inventory", "accept_machine")

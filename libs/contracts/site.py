@@ -89,6 +89,37 @@ class DeliverKeys(SiteCommand):
     ssh_authorized_keys: tuple[str, ...]
 
 
+class CredentialsCommand(SiteCommand):
+    """A step of giving a machine's BMC a new password, which `rotation_id` (the operation) names. No secret travels."""
+
+    rotation_id: str
+
+
+@site_command("credentials", "prepare")
+class PrepareCredentials(CredentialsCommand):
+    """Prove the current password and store a new one as pending at the site."""
+
+
+@site_command("credentials", "apply")
+class ApplyCredentials(CredentialsCommand):
+    """Set the pending password at the BMC. Reply data: changed (false: it had been set before)."""
+
+
+@site_command("credentials", "prove")
+class ProveCredentials(CredentialsCommand):
+    """Sign in with the pending password. Never OK unless the BMC itself opened with it."""
+
+
+@site_command("credentials", "promote")
+class PromoteCredentials(CredentialsCommand):
+    """Make the proven password the current one, everywhere. Reply data: old_opens ("no", "yes", "not_tried")."""
+
+
+@site_command("credentials", "settle")
+class SettleCredentials(CredentialsCommand):
+    """After a failure: keep the password that opens the BMC. Reply data: kept ("current" or "pending")."""
+
+
 class CheckRequest(Message):
     """`how` names a collector the satellite has; `limit_seconds` bounds it."""
 

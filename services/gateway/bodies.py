@@ -154,6 +154,12 @@ class Enrol(Body):
         return self
 
 
+class RotateCredentials(Enrol):
+    """Whose BMC credentials to rotate: whole racks, named machines, or both; with `dry_run` only say which."""
+
+    dry_run: bool = Field(False, strict=True)
+
+
 class Reason(Body):
     """Why; kept in the machine's history and shown to whoever meets it."""
 

@@ -190,6 +190,7 @@ ROUTES: tuple[Route, ...] = (
     read(O, "/machines", "inventory.list_machines", Page[MachineFacts], "List machines", filters.MachineQuery),
     read(O, "/machines/{machine_id}", "inventory.get_machine", MachineFacts, "Show a machine, by id or name, now or as of an instant", filters.AtQuery, past="machine"),
     write(O, "POST", "/enrolments", "inventory.enrol_machines", answers.EnrolmentStarted, "Enrol machines: from EXPECTED to AVAILABLE", bodies.Enrol, 202),
+    write(O, "POST", "/credential-rotations", "inventory.rotate_credentials", answers.EnrolmentStarted, "Give BMCs new passwords, each proven before the old one goes", bodies.RotateCredentials, 202),
     write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/quarantine", "inventory.quarantine_machine", MachineFacts, "Take a machine out of the pool", bodies.Reason, guarded=True),
     write(O, "POST", "/machines/{machine_id}/release-quarantine", "inventory.release_quarantine", Started, "Sanitize and validate a quarantined machine again", bodies.Reason, 202, guarded=True),

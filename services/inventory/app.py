@@ -11,7 +11,7 @@ from libs.contracts.inventory import (
     ProfileFacts,
 )
 from libs.runtime.service import App, Periodic, Service, main
-from services.inventory import periodic, store
+from services.inventory import periodic, rotation, store
 from services.inventory.adapters.manifest import ManifestFile
 from services.inventory.adapters.netbox import RestNetBox
 from services.inventory.adapters.source import MachineSource
@@ -53,13 +53,13 @@ def inventory(settings: InventorySettings | None = None) -> Service:
         name="inventory",
         metadata=store.metadata,
         settings=settings,
-        commands=COMMANDS,
+        commands={**COMMANDS, **rotation.COMMANDS},
         observations=OBSERVATIONS,
         sagas=SAGAS,
         operation_events=(InventoryOperationStarted, InventoryOperationProgressed, InventoryOperationFinished),
         projections=PROJECTIONS,
         queries=QUERIES,
-        calls=CALLS,
+        calls={**CALLS, **rotation.CALLS},
         periodic=(
             Periodic("read_source", settings.netbox_poll_seconds, periodic.read_source),
             Periodic("write_back", 1.0, periodic.write_back),

@@ -37,7 +37,7 @@ class _HoldOf(_Machine):
     hold_id: Name
 
 
-class _Enrolment(BaseModel):
+class Enrolment(BaseModel):
     racks: Annotated[list[Name], Field(max_length=200)] = []
     machines: Annotated[list[Name], Field(max_length=2000)] = []
     site: Name | None = None
@@ -96,12 +96,12 @@ def _started(decision: Decision) -> Answer:
 
 async def enrol_machines(ctx: Context, call: Call) -> Answer:
     """Start the enrolment of every EXPECTED or FAILED(enrol) machine that is named, by rack, name, id or site."""
-    wanted = parse(_Enrolment, call.params)
+    wanted = parse(Enrolment, call.params)
     if isinstance(wanted, Answer):
         return wanted
     if not wanted.racks and not wanted.machines and wanted.site is None:
         return invalid([{"field": "machines", "message": "name at least one rack, machine or site to enrol"}])
-    named, errors = await _named(ctx, wanted)
+    named, errors = await named_machines(ctx, wanted)
     if errors:
         return invalid(errors)
     ready = [machine for machine in named if _may_enrol(machine)]
@@ -139,7 +139,7 @@ def _brief(machine: Machine, reason: str | None = None) -> dict[str, Any]:
     return {"id": machine.id, "name": machine.name, **more}
 
 
-async def _named(ctx: Context, wanted: _Enrolment) -> tuple[list[Machine], list[dict[str, str]]]:
+async def named_machines(ctx: Context, wanted: Enrolment) -> tuple[list[Machine], list[dict[str, str]]]:
     """The machines that are meant, by name; and every name that means none or several."""
     errors: list[dict[str, str]] = []
     sites = set((await ctx.conn.execute(select(store.site_table.c.slug))).scalars())
@@ -164,7 +164,7 @@ async def _named(ctx: Context, wanted: _Enrolment) -> tuple[list[Machine], list[
     return sorted(found.values(), key=lambda machine: machine.name), errors
 
 
-async def _racks(ctx: Context, wanted: _Enrolment, errors: list[dict[str, str]]) -> list[str]:
+async def _racks(ctx: Context, wanted: Enrolment, errors: list[dict[str, str]]) -> list[str]:
     """Ids of the racks that are named (by id or name)."""
     table = store.rack_table
     rows = (await ctx.conn.execute(select(table))).all()

@@ -24,6 +24,7 @@ from libs.contracts.site import EnrolNode, Inspection, InspectNode, ReleaseNode,
 from libs.contracts.validation import RunSuite, Suite
 from libs.saga import Data, Item, ToSite, saga, step, to_site
 from services.inventory.model.machine import Machine
+from services.inventory.sagas_rotation import ROTATION_SAGAS
 
 # A real wipe of eight NVMe drives takes minutes by secure erase, hours by overwriting. Below the state's own 8 h.
 SANITIZE_WITHIN = timedelta(hours=7)
@@ -319,4 +320,12 @@ enrol_machines = saga(
     result=_batch_result,
 )
 
-SAGAS = (enrol_machine, return_machine, renew_machine, revalidate_machine, follow_return, enrol_machines)
+SAGAS = (
+    enrol_machine,
+    return_machine,
+    renew_machine,
+    revalidate_machine,
+    follow_return,
+    enrol_machines,
+    *ROTATION_SAGAS,
+)

@@ -18,21 +18,28 @@ from libs.contracts.envelope import Envelope
 from libs.contracts.message import Message, json_data
 from libs.contracts.replies import Reply, ok, refused, unknown
 from libs.contracts.site import (
+    ApplyCredentials,
     CollectEvidence,
+    CredentialsCommand,
     DeliverKeys,
     DeployNode,
     EnrolNode,
     InspectNode,
+    PrepareCredentials,
+    PromoteCredentials,
+    ProveCredentials,
     ReleaseNode,
     RemoveNode,
     RunTemplate,
     SanitizeNode,
+    SettleCredentials,
 )
 from libs.contracts.versions import NewerMessage, known_class, parse_version, todays
 from services.satellite.collectors import collect
 from services.satellite.dhcp import Reservation
-from services.satellite.errors import SiteError
+from services.satellite.errors import Refusal, SiteError
 from services.satellite.ports import Host, LogSink, Site
+from services.satellite.rotation import Rotation
 
 log = structlog.get_logger(__name__)
 
@@ -104,6 +111,35 @@ async def _run_template(at: Attempt, command: RunTemplate) -> Reply:
     return ok(run_id=command.run_id, stats=stats.by_node)
 
 
+def _rotation(at: Attempt, command: CredentialsCommand) -> Rotation:
+    site = at.site
+    if site.secrets is None or site.accounts is None:
+        raise Refusal("credentials_unsupported", "This site's adapters can't change credentials.", "Do it by hand.")
+    return Rotation(site.secrets, site.accounts, command.machine_id, command.machine_name, command.rotation_id)
+
+
+async def _prepare_credentials(at: Attempt, command: PrepareCredentials) -> Reply:
+    await _rotation(at, command).prepare()
+    return ok()
+
+
+async def _apply_credentials(at: Attempt, command: ApplyCredentials) -> Reply:
+    return ok(changed=await _rotation(at, command).apply())
+
+
+async def _prove_credentials(at: Attempt, command: ProveCredentials) -> Reply:
+    await _rotation(at, command).prove()
+    return ok()
+
+
+async def _promote_credentials(at: Attempt, command: PromoteCredentials) -> Reply:
+    return ok(old_opens=await _rotation(at, command).promote())
+
+
+async def _settle_credentials(at: Attempt, command: SettleCredentials) -> Reply:
+    return ok(kept=await _rotation(at, command).settle())
+
+
 # The message class fixes the handler's argument; mypy can't say that of a dict, hence Any.
 HANDLERS: dict[type[Message], Callable[[Attempt, Any], Awaitable[Reply]]] = {
     EnrolNode: _enrol,
@@ -116,6 +152,11 @@ HANDLERS: dict[type[Message], Callable[[Attempt, Any], Awaitable[Reply]]] = {
     DeliverKeys: _deliver_keys,
     CollectEvidence: _collect,
     RunTemplate: _run_template,
+    PrepareCredentials: _prepare_credentials,
+    ApplyCredentials: _apply_credentials,
+    ProveCredentials: _prove_credentials,
+    PromoteCredentials: _promote_credentials,
+    SettleCredentials: _settle_credentials,
 }
 
 

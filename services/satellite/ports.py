@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 from libs.contracts.site import DeployNode, EnrolNode, Inspection, NodeObserved, ReleaseNode, RunTemplate, SanitizeNode
+from services.satellite.accounts import Accounts
 from services.satellite.dhcp import Dhcp
 
 
@@ -178,3 +179,5 @@ class Site:
     access: NodeAccess
     runner: Runner
     dhcp: Dhcp | None = None  # None: the site's addresses are given by somebody else.
+    secrets: Secrets | None = None
+    accounts: Accounts | None = None

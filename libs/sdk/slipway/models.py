@@ -113,6 +113,7 @@ class Machine(Document):
     observed_at: datetime | None = None
     sanitised_at: datetime | None = None
     validated_at: datetime | None = None
+    credentials_rotated_at: datetime | None = None
     state_since: datetime | None = None
     operation_id: str | None = None
     version: int = 0

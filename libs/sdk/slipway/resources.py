@@ -37,6 +37,23 @@ class Machines(Collection[models.Machine]):
         body = {"racks": list(racks) or None, "machines": list(machines) or None, "site": site}
         return models.Started.of(await self._write("POST", "/enrolments", body))
 
+    async def rotate_credentials(
+        self,
+        *,
+        racks: Sequence[str] = (),
+        machines: Sequence[str] = (),
+        site: str | None = None,
+        dry_run: bool = False,
+    ) -> models.Started:
+        """Give BMCs new passwords, each proven before the old one goes; with `dry_run` only say which."""
+        body = {
+            "racks": list(racks) or None,
+            "machines": list(machines) or None,
+            "site": site,
+            "dry_run": dry_run or None,
+        }
+        return models.Started.of(await self._write("POST", "/credential-rotations", body))
+
     async def retry(self, machine: str) -> models.Started:
         """Try the failed step of a machine again."""
         return models.Started.of(await self._write("POST", f"/machines/{segment(machine)}/retry"))

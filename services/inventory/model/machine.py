@@ -34,8 +34,8 @@ MachineEvent = (
 
 SICK = (Health.SUSPECT, Health.FAILED)
 # What a site sees from minute to minute. It changes nothing about whether and why the machine was chosen: a
-# contradiction in it is drift, and that is a hold.
-PASSING = {"power_state", "provision_state", "observed_at"}
+# contradiction in it is drift, and that is a hold. Nor does the BMC's password matter to whoever chose it.
+PASSING = {"power_state", "provision_state", "observed_at", "credentials_rotated_at"}
 # Held by a claim: a tenant's data may be on it.
 HELD_STATES = (MachineState.CLAIMED, MachineState.PROVISIONING, MachineState.ASSIGNED, MachineState.RELEASING)
 
@@ -63,6 +63,7 @@ class Machine(MachineFacts):
     deadline_at: datetime | None = None
     wanted_sanitise_run: str | None = None
     wanted_validate_run: str | None = None
+    rotation_id: str | None = None
 
     def facts(self) -> MachineFacts:
         """What others may know."""

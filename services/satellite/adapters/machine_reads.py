@@ -15,7 +15,8 @@ from services.satellite.adapters import redfish_facts
 from services.satellite.adapters.ironic_client import Node
 from services.satellite.adapters.redfish import Document, RedfishSystem
 from services.satellite.errors import Failure, SiteError
-from services.satellite.ports import Secrets
+from services.satellite.ports import Secret, Secrets
+from services.satellite.rotation import PENDING
 
 V = TypeVar("V")
 CREDENTIALS_REF = "slipway_credentials_ref"  # In the node's `extra`.
@@ -27,18 +28,13 @@ class MachineReads:
     def __init__(self, secrets: Secrets, endpoints: Mapping[str, str], *, verify: bool | str = True) -> None:
         self._secrets = secrets
         self._endpoints = endpoints
-        self._verify = verify
+        self.verify = verify
+        # Reference → the version of the current secret that the BMC refused while it took the pending one.
+        self._replaced: dict[str, str] = {}
 
     async def credentials(self, ref: str) -> tuple[str, str]:
         """(user name, password) of a BMC. Raises Failure naming the reference only."""
-        found = (await self._secrets.read(ref)).fields
-        if not found.get("username") or not found.get("password"):
-            raise Failure(
-                "secret_unreadable",
-                f"The secret {ref!r} does not hold username and password.",
-                "Store it again at the site.",
-            )
-        return found["username"], found["password"]
+        return _user_and_password(ref, await self._secrets.read(ref))
 
     async def system_url(self, name: str, bmc_address: str, ref: str) -> str:
         """The URL of the machine's one system. Raises Failure when its BMC shows none or several."""
@@ -47,7 +43,7 @@ class MachineReads:
             return known
         host = f"[{bmc_address}]" if ":" in bmc_address else bmc_address
         base = f"https://{host}/redfish/v1/Systems"
-        async with RedfishSystem(name, base, *await self.credentials(ref), verify=self._verify) as bmc:
+        async with RedfishSystem(name, base, *await self.credentials(ref), verify=self.verify) as bmc:
             members = (await bmc.system()).get("Members")
         links = [str(member.get("@odata.id")) for member in members or [] if isinstance(member, dict)]
         if len(links) != 1:
@@ -61,8 +57,26 @@ class MachineReads:
     @asynccontextmanager
     async def at(self, name: str, url: str, ref: str) -> AsyncIterator[RedfishSystem]:
         """The system at `url`, signed in with the secret `ref`."""
-        async with RedfishSystem(name, url, *await self.credentials(ref), verify=self._verify) as bmc:
+        current = await self._secrets.read(ref)
+        user_and_password = _user_and_password(ref, current)
+        if self._replaced.get(ref) == current.version:
+            user_and_password = await self._pending(ref) or user_and_password
+
+        async def spare() -> tuple[str, str] | None:
+            self._replaced[ref] = current.version
+            return await self._pending(ref)
+
+        async with RedfishSystem(name, url, *user_and_password, verify=self.verify, spare=spare) as bmc:
             yield bmc
+
+    async def _pending(self, ref: str) -> tuple[str, str] | None:
+        """What a rotation has given the BMC, or was about to when it was cut off; None when none is under way."""
+        try:
+            return _user_and_password(ref, await self._secrets.read(PENDING + ref))
+        except Failure as failure:
+            if failure.code == "secret_missing":
+                return None
+            raise
 
     def of(self, node: Node) -> AbstractAsyncContextManager[RedfishSystem]:
         """The system of an enrolled node."""
@@ -102,6 +116,17 @@ class MachineReads:
             interfaces=interfaces,
             gaps=gaps,
         )
+
+
+def _user_and_password(ref: str, secret: Secret) -> tuple[str, str]:
+    found = secret.fields
+    if not found.get("username") or not found.get("password"):
+        raise Failure(
+            "secret_unreadable",
+            f"The secret {ref!r} does not hold username and password.",
+            "Store it again at the site.",
+        )
+    return found["username"], found["password"]
 
 
 async def _or_gap(reading: Awaitable[V], gaps: list[str], instead: V) -> V:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,9 +28,22 @@ _PASSING = frozenset({429, 500, 502, 503, 504})
 
 
 class RedfishSystem:
-    """The system at `url` (…/redfish/v1/Systems/<id>). `name` is for messages. Use as an async context manager."""
+    """The system at `url` (…/redfish/v1/Systems/<id>). `name` is for messages. Use as an async context manager.
 
-    def __init__(self, name: str, url: str, user: str, password: str, *, verify: bool | str = True) -> None:
+    `spare` is asked once, when the BMC refuses these credentials: the ones to go on with, None when there are none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        user: str,
+        password: str,
+        *,
+        verify: bool | str = True,
+        spare: Callable[[], Awaitable[tuple[str, str] | None]] | None = None,
+    ) -> None:
+        self._spare = spare
         parts = urlsplit(url)
         self._name = name
         self._path = parts.path.rstrip("/")
@@ -85,10 +98,20 @@ class RedfishSystem:
             except httpx.HTTPError as error:
                 problem = str(error) or type(error).__name__
                 continue
+            if answer.status_code == httpx.codes.UNAUTHORIZED and await self._signed_in_anew():
+                return await self.get(path)
             if answer.status_code not in _PASSING:
                 return self._document(path, answer)
             problem = f"HTTP {answer.status_code}"
         raise self._failure("bmc_unreachable", f"{path}: {problem}, {_ATTEMPTS} times")
+
+    async def _signed_in_anew(self) -> bool:
+        """Whether there are other credentials to go on with; they are tried once."""
+        spare, self._spare = self._spare, None
+        found = await spare() if spare else None
+        if found is not None:
+            self._client.auth = httpx.BasicAuth(*found)
+        return found is not None
 
     def _document(self, path: str, answer: httpx.Response) -> Document:
         if answer.status_code == 404:

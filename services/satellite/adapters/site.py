@@ -9,7 +9,7 @@ from typing import Any
 from services.satellite.adapters.dhcp import open_dhcp
 from services.satellite.adapters.keys import make_management_key, public_line
 from services.satellite.adapters.secret_environment import EnvironmentSecrets
-from services.satellite.adapters.secret_file import FileSecrets
+from services.satellite.adapters.secret_file import FileSecrets, create_key
 from services.satellite.ports import Secrets, Site
 from services.satellite.settings import SatelliteSettings
 
@@ -81,14 +81,16 @@ def _real(settings: SatelliteSettings) -> Site:
     from services.satellite.adapters.ironic_client import IronicClient
     from services.satellite.adapters.ironic_loop import IronicSite
     from services.satellite.adapters.machine_reads import MachineReads
+    from services.satellite.adapters.redfish_accounts import RedfishAccounts
     from services.satellite.adapters.runner import AnsibleRunner
     from services.satellite.adapters.ssh import SshAccess
 
     file = _needed(settings.ironic_credentials_file, "SLIPWAY_IRONIC_CREDENTIALS_FILE")
+    secrets = open_secrets(settings)
     ironic = IronicSite(
         client=IronicClient(settings.ironic_url, settings.site, lambda: _user_and_password(file)),
         reads=MachineReads(
-            open_secrets(settings),
+            secrets,
             _endpoints(settings.endpoints_file),
             verify=str(settings.redfish_ca_file) if settings.redfish_ca_file else True,
         ),
@@ -102,6 +104,8 @@ def _real(settings: SatelliteSettings) -> Site:
         SshAccess(key_file, settings.ssh_user),
         AnsibleRunner(settings.state_dir / "runs", key_file, settings.ssh_user),
         open_dhcp(settings, _needed, _user_and_password),
+        secrets=secrets,
+        accounts=RedfishAccounts(ironic),
     )
 
 
@@ -141,6 +145,7 @@ def _simulated(settings: SatelliteSettings) -> Site:
     from services.satellite.adapters.dhcp_twin import DhcpTwin
     from services.satellite.adapters.simulated import SimulatedBareMetal
     from services.satellite.adapters.simulated_access import SimulatedAccess, SimulatedRunner, host_key
+    from services.satellite.adapters.simulated_accounts import SimulatedAccounts, fill_store
     from services.satellite.adapters.simulated_fleet import load_hardware
     from services.satellite.adapters.simulated_store import SimulatedStore
 
@@ -150,8 +155,26 @@ def _simulated(settings: SatelliteSettings) -> Site:
         settings.faults_file,
         settings.simulated_step_seconds,
     )
+    kept = _simulated_secrets(settings)
+    fill_store(store, kept)
     access = SimulatedAccess(store, public_line(_management_key(settings)))
-    return Site(SimulatedBareMetal(store, host_key), access, SimulatedRunner(store, access), DhcpTwin())
+    return Site(
+        SimulatedBareMetal(store, host_key),
+        access,
+        SimulatedRunner(store, access),
+        DhcpTwin(),
+        secrets=kept,
+        accounts=SimulatedAccounts(store),
+    )
+
+
+def _simulated_secrets(settings: SatelliteSettings) -> FileSecrets:
+    """The simulated BMCs' passwords, in the store that is configured or one beside the site's state."""
+    folder = settings.secrets_dir or settings.state_dir / "secrets"
+    key = settings.secrets_key_file or settings.state_dir / "secret-store.key"
+    if not key.exists():
+        create_key(key)
+    return FileSecrets(folder, key)
 
 
 def _management_key(settings: SatelliteSettings) -> Path:

@@ -19,6 +19,7 @@ from libs.saga.dsl import Data, Saga
 from libs.testing.saga_explorer import explore
 from libs.testing.saga_promises import World, bad_answers
 from services.inventory.sagas import machine_data
+from services.inventory.sagas_rotation import rotation_data
 from tests.unit.libs.saga.small import DEEPER
 from tests.unit.services.inventory.machines import CLAIM, EVIDENCE, OPERATION, inspection, machine
 from tools.generation.pages import sagas as declared
@@ -47,6 +48,8 @@ GOOD: Mapping[str, Data] = {
     "assign_machine": {"version": 10},
     "collect_evidence": {"evidence": []},
     "record_run": PASS,
+    "promote_credentials": {"old_opens": "no"},
+    "rotate_each": {"old_opens": "no"},
 }
 
 
@@ -106,6 +109,8 @@ DATA: Mapping[str, Data] = {
     "renew_machine": _of_machine(),
     "revalidate_machine": _of_machine(),
     "follow_return": _of_machine(),
+    "rotate_machine_credentials": rotation_data("m1", "fra1-m1", "fra1"),
+    "rotate_credentials": {"machines": [{"id": f"m{n}", "name": f"n{n}"} for n in range(3)], "names": {}},
     "enrol_machines": {"machines": [{"id": f"m{n}", "name": f"n{n}"} for n in range(3)], "names": {}},
     "create_cluster": _of_cluster(),
     "delete_cluster": {

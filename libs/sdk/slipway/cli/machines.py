@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -83,6 +85,11 @@ def show_machine(machine: Name, at: At = None, as_json: Json = False) -> None:
     show_one(lambda client: client.machines.get(machine, at=at), _render, as_json=as_json)
 
 
+def _rotated(machine: Machine, then: datetime | None) -> str | None:
+    at = machine.credentials_rotated_at
+    return f"rotated {ago(at, then)} ago" if at else None
+
+
 def _render(machine: Machine) -> None:
     reason = machine.reason
     where = f"{machine.site} / {machine.rack}"
@@ -110,6 +117,7 @@ def _render(machine: Machine) -> None:
             ("Ironic", machine.provision_state),
             ("Tenant", machine.tenant if machine.tenant != "-" else None),
             ("Cluster", machine.cluster_id),
+            ("Credentials", _rotated(machine, then)),
             ("Sanitised", exact(machine.sanitised_at)),
             ("Validated", exact(machine.validated_at)),
             ("Operation", machine.operation_id),
@@ -140,6 +148,42 @@ def enrol(
         wait=wait,
         as_json=as_json,
     )
+
+
+@machines.command("rotate-credentials")
+def rotate_credentials(
+    machine: Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Names or ids.")] = None,
+    rack: Annotated[list[str] | None, typer.Option("--rack", help="Every enrolled machine of this rack.")] = None,
+    site: Annotated[str | None, typer.Option("--site", help="Only racks and machines of this site.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Give BMCs new passwords. Each is stored first and proven before the old one goes; nobody sees it.
+
+    A BMC that refuses, lies or breaks off keeps the password that opens it; the others go on.
+    \b
+      slipway machines rotate-credentials fra1-r1-u01 --wait
+      slipway machines rotate-credentials --rack r1 --dry-run
+    """
+    if not rack and not machine:
+        usage_error("Nothing to rotate was named.", "Name machines, or racks (--rack).")
+    wanted = {"racks": rack or (), "machines": machine or (), "site": site}
+    if dry_run:
+        show_one(partial(_rotate, **wanted, dry_run=True), _preview, as_json=as_json)
+    else:
+        _start(partial(_rotate, **wanted), wait=wait, as_json=as_json)
+
+
+async def _rotate(client: Client, **wanted: Any) -> Started:
+    return await client.machines.rotate_credentials(**wanted)
+
+
+def _preview(would: Started) -> None:
+    """Which machines an action would touch, and why it would leave the others alone."""
+    rows = [(str(item.get("name")), "would change") for item in would.machines]
+    rows += [(str(item.get("name")), f"left alone: {item.get('reason')}") for item in would.skipped]
+    print_facts([*rows, ("", f"{len(would.machines)} machines would change, {len(would.skipped)} would not.")])
 
 
 @machines.command("retry")
