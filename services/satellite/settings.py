@@ -61,13 +61,6 @@ class SatelliteSettings(ProcessSettings):
     dnsmasq_hosts_dir: Path | None = None
     dhcp_poll_seconds: float = Field(default=10.0, gt=0)
 
-    dhcp: Literal["none", "kea", "dnsmasq"] = "none"  # dnsmasq is only read.
-    kea_url: str = "http://127.0.0.1:8000"  # Of Kea's control agent.
-    kea_credentials_file: Path | None = None  # {"username": …, "password": …}, mode 600
-    dnsmasq_leases_file: Path | None = None
-    dnsmasq_hosts_dir: Path | None = None
-    dhcp_poll_seconds: float = Field(default=10.0, gt=0)
-
     fleet_file: Path | None = None
     faults_file: Path | None = None
     simulated_step_seconds: float = Field(default=0.3, ge=0)

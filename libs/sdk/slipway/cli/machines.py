@@ -168,7 +168,7 @@ def rotate_credentials(
     """
     if not rack and not machine:
         usage_error("Nothing to rotate was named.", "Name machines, or racks (--rack).")
-    wanted = {"racks": rack or (), "machines": machine or (), "site": site}
+    wanted: dict[str, Any] = {"racks": rack or (), "machines": machine or (), "site": site}
     if dry_run:
         show_one(partial(_rotate, **wanted, dry_run=True), _preview, as_json=as_json)
     else:

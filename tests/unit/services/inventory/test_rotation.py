@@ -101,7 +101,7 @@ def test_a_bmc_that_can_not_be_settled_waits_for_a_person() -> None:
         run.retry_now()
 
     assert run.state.status is OperationStatus.RUNNING
-    assert run.state.waiting
+    assert "a human" in run.state.waiting_for
 
 
 def test_a_batch_drops_what_fails_and_names_the_bmcs_that_open_with_the_old_password() -> None:
