@@ -1,27 +1,39 @@
 """One transaction's view of the bus: what caused it, what it says, what it asks for.
 
-`emit` and `send` only collect; `flush` writes them to the outbox in one statement just before the commit,
-so that state and message commit together or not at all.
+`emit` and `send` only collect; `flush` writes them just before the commit, so that state and message commit together
+or not at all: to the outbox in one statement, and what is for the service itself straight to its inbox. Such a message
+needs no broker to arrive, and can't be lost on the way, doubled or overtaken by a restored database.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
 import orjson
-from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.errors import Oversize
-from libs.bus.tables import bus_tables
+from libs.bus.tables import PENDING
 from libs.contracts.envelope import MAX_MESSAGE_BYTES, NONE_TOKEN, SYSTEM_ACTOR, Envelope, new_message_id, now_utc
 from libs.contracts.message import Kind, Message, json_data
 from libs.contracts.replies import REPLY_TYPE, Reply
 from libs.contracts.text import clean
+
+Row = dict[str, Any]
+
+OWN = "cmd.{s}."  # Subjects of what a service tells itself.
+_OUTBOX_COLUMNS = ("message_id", "is_event", "subject", "tenant", "payload", "created_at")
+_TO_OUTBOX = """INSERT INTO {s}.outbox (message_id, is_event, subject, tenant, payload, created_at)
+SELECT * FROM unnest($1::text[], $2::boolean[], $3::text[], $4::text[], $5::bytea[], $6::timestamptz[])"""
+_INBOX_COLUMNS = ("message_id", "key", "subject", "payload", "state")
+# Twice the same message is one.
+_TO_INBOX = """INSERT INTO {s}.inbox (message_id, key, subject, payload, state)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[])
+ON CONFLICT (message_id) DO NOTHING"""
 
 
 class Sagas(Protocol):
@@ -56,7 +68,7 @@ class Context:
     now: datetime = field(default_factory=now_utc)
     epoch: int = 1
     sagas: Sagas | None = None
-    outgoing: list[dict[str, Any]] = field(default_factory=list)
+    outgoing: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.cause is not None:
@@ -209,21 +221,44 @@ class Context:
         return message_id
 
     async def flush(self) -> bool:
-        """Write what was collected to the outbox. Returns whether there was anything.
+        """Write what was collected. Returns whether there was anything.
 
         Contexts of one transaction may share `outgoing`; then this writes what all of them collected, in its order.
         """
         if not self.outgoing:
             return False
-        await self.conn.execute(insert(bus_tables(self.service).outbox), list(self.outgoing))
+        prefix = OWN.format(s=self.service)
+        own = [row for row in self.outgoing if row["subject"].startswith(prefix)]
+        others = [row for row in self.outgoing if not row["subject"].startswith(prefix)]
         self.outgoing.clear()
+        if others:
+            await keep_in_outbox(self.conn, self.service, others)
+        if own:
+            await keep_in_inbox(self.conn, self.service, own)
         return True
 
 
-def outbox_row(
-    message_id: str, subject: str, tenant: str, envelope: dict[str, Any], *, is_event: bool
-) -> dict[str, Any]:
-    """One outbox row. Raises Oversize naming type and size: a too large message would break the connection."""
+async def keep_in_outbox(conn: AsyncConnection, service: str, rows: Sequence[Row]) -> None:
+    """Keep messages, rows of `outbox_row`, to be published after the commit."""
+    await conn.exec_driver_sql(_TO_OUTBOX.format(s=service), _columns(rows, _OUTBOX_COLUMNS))
+
+
+async def keep_in_inbox(conn: AsyncConnection, service: str, rows: Sequence[Row]) -> None:
+    """Keep messages {message_id, key, subject, payload, state}; one whose id is known is left alone."""
+    await conn.exec_driver_sql(_TO_INBOX.format(s=service), _columns(rows, _INBOX_COLUMNS))
+
+
+def _columns(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[Any], ...]:
+    """The rows as one array a column, which the statement unnests: one round trip, bound once, for any number."""
+    return tuple([row[name] for row in rows] for name in names)
+
+
+def outbox_row(message_id: str, subject: str, tenant: str, envelope: dict[str, Any], *, is_event: bool) -> Row:
+    """One message to go out: a row of the outbox, or of the own inbox, where messages of one key are worked in order.
+
+    Replies need no order: a saga's row lock serialises them. Raises Oversize naming type and size: a too large message
+    would break the connection.
+    """
     payload = _encoded(envelope)
     if len(payload) > MAX_MESSAGE_BYTES:
         raise Oversize(
@@ -237,6 +272,8 @@ def outbox_row(
         "tenant": tenant,
         "payload": payload,
         "created_at": envelope["time"],
+        "key": "" if envelope["type"] == REPLY_TYPE else envelope["subject"],
+        "state": PENDING,
     }
 
 
@@ -268,7 +305,7 @@ def reply_envelope(service: str, request: Envelope, reply: Reply, now: datetime,
     )
 
 
-def reply_row(service: str, request: Envelope, reply: Reply, now: datetime, epoch: int) -> dict[str, Any]:
+def reply_row(service: str, request: Envelope, reply: Reply, now: datetime, epoch: int) -> Row:
     assert request.replyto is not None
     envelope = reply_envelope(service, request, reply, now, epoch)
     body = envelope.model_dump(exclude_none=True)

@@ -21,6 +21,7 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.admission import EPOCH_TYPE, Known, Refused, admit, epoch_counts
+from libs.bus.context import keep_in_inbox, keep_in_outbox
 from libs.bus.dead_letter_gauges import measure_forever
 from libs.bus.dead_letters import id_of, letter_row
 from libs.bus.errors import Transient, UnknownMessage, cause_of
@@ -69,9 +70,6 @@ class Received:
 
 Row = dict[str, Any]
 
-_KEEP = """INSERT INTO {s}.inbox (message_id, key, subject, payload, state)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[])
-ON CONFLICT (message_id) DO NOTHING"""
 # Of each key the oldest, unless that one waits, is set aside, or is under work elsewhere.
 _CLAIM = f"""SELECT i.id, i.payload, i.attempts FROM {{s}}.inbox i
 WHERE i.state = {PENDING} AND i.due_at <= clock_timestamp() {{which}}
@@ -97,7 +95,7 @@ class Inbox:
     def __init__(self, service: str, database: Database, js: JetStreamContext, handle: BatchHandler) -> None:
         self.service, self.database, self.js, self.handle = service, database, js, handle
         self.table = bus_tables(service).inbox
-        self._keep, self._finish = _KEEP.format(s=service), _FINISH.format(s=service)
+        self._finish = _FINISH.format(s=service)
         self._next, self._this = _CLAIM.format(s=service, which=""), _CLAIM.format(s=service, which="AND i.id = $2")
         self._due = f"SELECT 1 FROM {service}.inbox WHERE state = {PENDING} AND due_at <= clock_timestamp()"
         self._backlog = False
@@ -149,8 +147,7 @@ class Inbox:
         async with self.database.transaction() as conn:
             rows, refused, raised = self._sorted(stream, messages, await read_known(conn, self.service))
             if rows:
-                columns = [[row[name] for row in rows] for name in ("message_id", "key", "subject", "payload", "state")]
-                await conn.exec_driver_sql(self._keep, tuple(columns))
+                await keep_in_inbox(conn, self.service, rows)
             for row in refused:
                 await self._refuse(conn, stream, row, on_conflict)
             await note_epochs(conn, self.service, raised)
@@ -195,7 +192,7 @@ class Inbox:
             "message_refused", service=self.service, place=row["message_id"], cause=row["cause"], error=row["error"]
         )
         letter = letter_row(self.service, row["subject"], row["payload"], 0, Cause(row["cause"]), row["error"])
-        await conn.execute(bus_tables(self.service).outbox.insert(), [letter])
+        await keep_in_outbox(conn, self.service, [letter])
 
     # -- working --------------------------------------------------------------------------------
 
@@ -306,7 +303,7 @@ class Inbox:
             )
             if dead:
                 letter = letter_row(self.service, row[1], row[2], attempts, cause_of(error), repr(error)[:2000])
-                await conn.execute(bus_tables(self.service).outbox.insert(), [letter])
+                await keep_in_outbox(conn, self.service, [letter])
         outcome = "dead" if dead else "retry"
         WORKED.labels(self.service, outcome).inc()
         level = log.error if dead else log.warning

@@ -7,9 +7,8 @@ broker is brought in line where JetStream can, and reported where it can't.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import nats.js.errors
 import structlog
@@ -122,17 +121,10 @@ async def apply_site(js: JetStreamContext, topology: Mapping[str, Any], site: st
     config = api.ConsumerConfig(
         durable_name=SOURCING_CONSUMER,
         deliver_subject=sourcing_subject(site),
-        ack_policy=cast(api.AckPolicy, "flow_control"),  # NATS 2.15 has it for sourcing; nats-py no name for it.
+        ack_policy=api.AckPolicy.FLOW_CONTROL,
         idle_heartbeat=SOURCING_HEARTBEAT_SECONDS,
     )
     await js.add_consumer(site_local_stream(site), config)
-
-
-@dataclass
-class _DurableSource(api.StreamSource):
-    """A source that uses a durable of ours, {name, deliver_subject}; nats-py has no field for it."""
-
-    consumer: dict[str, str] | None = None
 
 
 def _config(name: str, limits: Mapping[str, Any], replicas: int, **more: Any) -> api.StreamConfig:
@@ -166,9 +158,9 @@ async def _sourced(
 async def _observations(js: JetStreamContext, sites: tuple[str, ...], limits: Mapping[str, Any], replicas: int) -> None:
     """OBS takes each site's local stream out of the leaf's domain, `local.<site>.>` becoming `obs.<site>.>`."""
     sources = [
-        _DurableSource(
+        api.StreamSource(
             name=site_local_stream(site),
-            consumer={"name": SOURCING_CONSUMER, "deliver_subject": sourcing_subject(site)},
+            consumer=api.StreamConsumerSource(name=SOURCING_CONSUMER, deliver_subject=sourcing_subject(site)),
             external=api.ExternalStream(api=f"$JS.{site}.API", deliver=None),
             subject_transforms=[api.SubjectTransform(src=f"local.{site}.>", dest=f"obs.{site}.>")],
         )

@@ -166,8 +166,11 @@ class App:
                 await conn.execute(text(statement), {"me": self.holder})
 
     def wake(self) -> None:
+        """Something was committed: relay it, and work on what the service told itself."""
         if self.outbox is not None:
             self.outbox.wake()
+        if self.inbox is not None:
+            self.inbox.wake()
 
     # -- handling -------------------------------------------------------------------------------
 

@@ -17,13 +17,11 @@ from typing import Any
 import structlog
 from prometheus_client import Counter, Gauge
 from sqlalchemy import text
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.context import Context
 from libs.bus.errors import UnknownMessage
 from libs.bus.inbox import Received
-from libs.bus.tables import bus_tables
 from libs.contracts.envelope import Envelope
 from libs.contracts.ids import new_operation_id
 from libs.contracts.message import Message
@@ -35,6 +33,22 @@ from libs.saga.state import SagaState
 
 TIMER_BATCH = 100
 _PUT_OFF = "UPDATE {schema}.saga_timer SET due_at = clock_timestamp() + interval '5 seconds'"
+# JSON comes as text: the state's own parser reads it, once. Locked in the order of their ids, so that no two of us
+# dead-lock.
+_OPEN = """SELECT id, kind, phase, state::text, version, target_kind, target_id, tenant, correlation_id, actor,
+answers::text FROM {s}.saga WHERE phase <> 'finished' AND {which} ORDER BY id FOR UPDATE"""
+_AWAITING = "id IN (SELECT saga_id FROM {s}.saga_timer WHERE token = ANY($1::text[]))"
+_START = """INSERT INTO {s}.saga (id, kind, phase, status, state, version, target_kind, target_id, tenant,
+correlation_id, actor, answers, created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $13)
+ON CONFLICT DO NOTHING RETURNING id"""
+_SAVE = """UPDATE {s}.saga s SET phase = n.phase, status = n.status, state = n.state::jsonb, version = n.version,
+updated_at = n.updated_at FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::timestamptz[])
+AS n (id, phase, status, state, version, updated_at) WHERE s.id = n.id"""
+_UNSET_TIMERS = """DELETE FROM {s}.saga_timer t USING unnest($1::text[], $2::text[]) AS gone (saga_id, token)
+WHERE t.saga_id = gone.saga_id AND t.token = gone.token"""
+_SET_TIMERS = """INSERT INTO {s}.saga_timer (saga_id, token, due_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::timestamptz[])"""
 
 log = structlog.get_logger("saga")
 FINISHED = Counter("slipway_sagas_finished_total", "Sagas by how they ended", ["service", "kind", "status"])
@@ -55,15 +69,11 @@ class _Decided:
     effects: tuple[Effect, ...]
     gone: tuple[str, ...]
 
-    def row(self, *, as_json: bool = True) -> dict[str, Any]:
-        """The columns that change; `as_json`: the state as text, for statements that cast it themselves."""
-        return {
-            "phase": self.state.phase,
-            "status": self.state.status.value,
-            "state": self.state.model_dump_json() if as_json else self.state.model_dump(mode="json"),
-            "version": self.version,
-            "updated_at": self.now,
-        }
+    @property
+    def changed(self) -> tuple[str, str, str, str, int, datetime]:
+        """id, phase, status, state as JSON, version, updated_at."""
+        state = self.state
+        return (state.id, state.phase, state.status.value, state.model_dump_json(), self.version, self.now)
 
 
 class SagaEngine:
@@ -73,7 +83,10 @@ class SagaEngine:
         self.service = service
         self.sagas: Mapping[str, Saga] = {saga.kind: saga for saga in sagas}
         self.events = operation_events
-        self.tables = bus_tables(service)
+        self._by_id = _OPEN.format(s=service, which="id = ANY($1::text[])")
+        self._awaiting = _OPEN.format(s=service, which=_AWAITING.format(s=service))
+        self._start, self._save_rows = _START.format(s=service), _SAVE.format(s=service)
+        self._add_timers, self._unset_timers = _SET_TIMERS.format(s=service), _UNSET_TIMERS.format(s=service)
 
     # -- inputs ---------------------------------------------------------------------------------
 
@@ -96,26 +109,21 @@ class SagaEngine:
         base = {"actor": ctx.actor, "tenant": tenant, "site": site, "correlation_id": ctx.correlation_id}
         state = new_state(saga, saga_id, {**data, **base}, ctx.now)
         row = {
-            "id": saga_id,
-            "kind": kind,
-            "phase": "running",
-            "status": "RUNNING",
-            "state": {},
             "version": 0,
             "target_kind": target_kind,
             "target_id": target_id,
             "tenant": tenant,
             "correlation_id": ctx.correlation_id,
             "actor": ctx.actor,
-            "answers": answers.model_dump(mode="json", exclude_none=True) if answers else None,
-            "created_at": ctx.now,
-            "updated_at": ctx.now,
+            "answers": answers.model_dump_json(exclude_none=True) if answers else None,
         }
         run = Run(saga, state, ctx.now)
         run.start()
         decided = self._decided(row, run)
-        made = insert(self.tables.saga).values({**row, **decided.row(as_json=False)}).on_conflict_do_nothing()
-        if await ctx.conn.scalar(made.returning(self.tables.saga.c.id)) is None:
+        _, phase, status, as_json, version, now = decided.changed
+        rest = ("target_kind", "target_id", "tenant", "correlation_id", "actor", "answers")
+        values = (saga_id, kind, phase, status, as_json, version, *(row[name] for name in rest), now)
+        if (await ctx.conn.exec_driver_sql(self._start, values)).first() is None:
             return saga_id
         await self._set_timers(ctx.conn, [decided])
         self._speak(ctx, decided, first=True)
@@ -130,11 +138,12 @@ class SagaEngine:
     async def replies(self, conn: AsyncConnection, make: MakeContext, received: Sequence[Received]) -> None:
         """Apply a batch of replies: one load and one save for all their sagas. The caller flushes what they send."""
         by_command = {message.envelope.causationid or "": message.envelope for message in received}
-        owners = await self._owners(conn, list(by_command))
         decisions = []
-        for row in await self._lock(conn, sorted(set(owners.values()))):
-            envelopes = [by_command[command] for command, owner in owners.items() if owner == row["id"]]
-            decided = self._decide(make(conn, envelopes[0]), row, partial(_apply_replies, envelopes))
+        for row, state in await self._lock(conn, self._awaiting, list(by_command)):
+            envelopes = [envelope for command, envelope in by_command.items() if command in state.pending]
+            if not envelopes:
+                continue
+            decided = self._decide(make(conn, envelopes[0]), row, state, partial(_apply_replies, envelopes))
             decisions += [decided] if decided else []
             await asyncio.sleep(0)  # Deciding is computing: others, the API's calls among them, get their turn between.
         await self._save(conn, decisions)
@@ -177,35 +186,31 @@ class SagaEngine:
 
     # -- one decision ---------------------------------------------------------------------------
 
-    async def _owners(self, conn: AsyncConnection, command_ids: list[str]) -> dict[str, str]:
-        result = await conn.execute(
-            text(f"SELECT token, saga_id FROM {self.service}.saga_timer WHERE token = ANY(:tokens)"),
-            {"tokens": command_ids},
-        )
-        return {row[0]: row[1] for row in result}
-
-    async def _lock(self, conn: AsyncConnection, saga_ids: list[str]) -> list[dict[str, Any]]:
-        """The rows of sagas that have not ended, locked in the order of their ids, so that no two of us dead-lock."""
-        query = f"SELECT * FROM {self.service}.saga WHERE id = ANY(:ids) ORDER BY id FOR UPDATE"
-        rows = (await conn.execute(text(query), {"ids": saga_ids})).mappings()
-        return [dict(row) for row in rows if row["phase"] != "finished"]
+    async def _lock(
+        self, conn: AsyncConnection, query: str, argument: list[str]
+    ) -> list[tuple[Mapping[str, Any], SagaState]]:
+        """The sagas that a query for open ones finds, locked."""
+        rows = map(dict, (await conn.exec_driver_sql(query, (argument,))).mappings())
+        return [(row, SagaState.model_validate_json(row["state"])) for row in rows]
 
     async def decide(self, ctx: Context, saga_id: str, what: Callable[[Run], bool]) -> bool:
         """Let the core decide on one saga. Returns False when there is none that runs, or nothing to decide."""
-        for row in await self._lock(ctx.conn, [saga_id]):
-            decided = self._decide(ctx, row, what)
+        for row, state in await self._lock(ctx.conn, self._by_id, [saga_id]):
+            decided = self._decide(ctx, row, state, what)
             if decided is not None:
                 await self._save(ctx.conn, [decided])
                 return True
         return False
 
-    def _decide(self, ctx: Context, row: dict[str, Any], what: Callable[[Run], bool]) -> _Decided | None:
+    def _decide(
+        self, ctx: Context, row: Mapping[str, Any], state: SagaState, what: Callable[[Run], bool]
+    ) -> _Decided | None:
         """Let the core decide on a locked row and say what follows; None when it had nothing to decide."""
         saga = self.sagas.get(row["kind"])
         if saga is None:
             raise UnknownMessage(f"{row['id']} is of the unknown kind {row['kind']}; is an older version running?")
         ctx.actor, ctx.correlation_id = row["actor"], row["correlation_id"]
-        run = Run(saga, SagaState.model_validate(row["state"]), ctx.now)
+        run = Run(saga, state, ctx.now)
         before = set(run.state.pending)
         if not what(run):
             return None
@@ -224,34 +229,21 @@ class SagaEngine:
     async def _save(self, conn: AsyncConnection, decisions: Sequence[_Decided]) -> None:
         if not decisions:
             return
-        await conn.execute(
-            text(
-                f"""UPDATE {self.service}.saga SET phase = :phase, status = :status, state = CAST(:state AS jsonb),
-                version = :version, updated_at = :updated_at WHERE id = :id"""
-            ),
-            [{**decided.row(), "id": decided.state.id} for decided in decisions],
-        )
+        await conn.exec_driver_sql(self._save_rows, _as_columns([decided.changed for decided in decisions]))
         await self._set_timers(conn, decisions)
 
     async def _set_timers(self, conn: AsyncConnection, decisions: Sequence[_Decided]) -> None:
         gone = [(decided.state.id, token) for decided in decisions for token in decided.gone]
         if gone:
-            await conn.execute(
-                text(
-                    f"""DELETE FROM {self.service}.saga_timer t USING unnest(
-                    CAST(:ids AS text[]), CAST(:tokens AS text[])) AS gone (saga_id, token)
-                    WHERE t.saga_id = gone.saga_id AND t.token = gone.token"""
-                ),
-                {"ids": [saga_id for saga_id, _ in gone], "tokens": [token for _, token in gone]},
-            )
+            await conn.exec_driver_sql(self._unset_timers, _as_columns(gone))
         timers = [
-            {"saga_id": decided.state.id, "token": effect.token, "due_at": effect.due_at}
+            (decided.state.id, effect.token, effect.due_at)
             for decided in decisions
             for effect in decided.effects
             if isinstance(effect, Timer)
         ]
         if timers:
-            await conn.execute(insert(self.tables.saga_timer), timers)
+            await conn.exec_driver_sql(self._add_timers, _as_columns(timers))
 
     def _carry_out(self, ctx: Context, row: Mapping[str, Any], effect: Effect) -> None:
         match effect:
@@ -265,7 +257,7 @@ class SagaEngine:
                     reply_to=self.service if effect.awaited else None,
                 )
             case Answer() if row["answers"]:
-                ctx.answer(Envelope.model_validate(row["answers"]), effect.reply)
+                ctx.answer(Envelope.model_validate_json(row["answers"]), effect.reply)
             case _:
                 pass
 
@@ -310,6 +302,10 @@ class SagaEngine:
                     OPEN.labels(self.service, *labels).set(now.get(labels, 0))
                 seen |= set(now)
             await asyncio.sleep(5)
+
+
+def _as_columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
+    return tuple(map(list, zip(*rows, strict=True)))
 
 
 def _fire(token: str, run: Run) -> bool:

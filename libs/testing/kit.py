@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import select, text
 
 from libs.bus.inbox import Received, landing_key
-from libs.bus.tables import bus_tables
+from libs.bus.tables import DONE, PENDING, bus_tables
 from libs.contracts.calls import Answer, Call
 from libs.contracts.envelope import Envelope, decode, new_message_id, now_utc
 from libs.contracts.message import Message, json_data
@@ -60,6 +60,11 @@ class ServiceKit:
         )
         await self._handle(envelope)
 
+    async def work_own(self) -> None:
+        """Work on what the service has told itself, and on what follows from it, until nothing is left."""
+        while await self._next_own():
+            pass
+
     async def project(self, name: str, events: Sequence[Envelope]) -> None:
         """Apply a batch of events to a projection."""
         projection = next(p for p in self.service.projections if p.name == name)
@@ -96,7 +101,8 @@ class ServiceKit:
 
     async def sent(self) -> list[Envelope]:
         """Every command sent so far (no replies), in order."""
-        return [e for e, is_event in await self._outbox() if not is_event and e.type != REPLY_TYPE]
+        said = [envelope for envelope, is_event in await self._outbox() if not is_event]
+        return sorted((e for e in said + await self._to_itself() if e.type != REPLY_TYPE), key=lambda e: e.time)
 
     async def fire_timers(self, *, all_due: bool = True) -> int:
         """Fire timers; with `all_due` every timer counts as due now."""
@@ -148,6 +154,26 @@ class ServiceKit:
         async with self.database.transaction() as conn:
             rows = await conn.execute(select(table.c.payload, table.c.is_event).order_by(table.c.id))
             return [(decode(row[0]), row[1]) for row in rows]
+
+    async def _to_itself(self) -> list[Envelope]:
+        """What the service has told itself, done or not."""
+        table = bus_tables(self.service.name).inbox
+        own = table.c.subject.startswith(f"cmd.{self.service.name}.")
+        async with self.database.transaction() as conn:
+            rows = await conn.execute(select(table.c.payload).where(own).order_by(table.c.id))
+            return [decode(row[0]) for row in rows]
+
+    async def _next_own(self) -> bool:
+        """Work on the oldest message that the service has told itself. False when there is none."""
+        table = bus_tables(self.service.name).inbox
+        async with self.database.transaction() as conn:
+            oldest = select(table.c.id, table.c.payload).where(table.c.state == PENDING).order_by(table.c.id).limit(1)
+            row = (await conn.execute(oldest)).first()
+            if row is None:
+                return False
+            await self.app.handle_batch(conn, [Received(row[0], decode(row[1]), 0)])
+            await conn.execute(table.update().where(table.c.id == row[0]).values(state=DONE))
+            return True
 
     async def _replies_to(self, command_id: str) -> list[Reply]:
         return [

@@ -21,7 +21,7 @@ from libs.runtime.embedded import EmbeddedNats, EmbeddedPostgres
 from libs.runtime.service import App, Service
 from libs.runtime.tasks import end_all
 from libs.testing.servers import nats_hub
-from tests.contract.bus.toy import DDL, toy_service
+from tests.contract.bus.toy import DDL, over_the_bus, toy_service
 
 RunApp = Callable[..., Any]
 
@@ -76,8 +76,9 @@ _number = 0
 
 
 @pytest.fixture
-async def bench(postgres: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     global _number
+    over_the_bus(monkeypatch)
     _number += 1
     name = f"toy_{_number}"
     admin = await asyncpg.connect(postgres.url())

@@ -1,6 +1,7 @@
 """A toy service in two roles, for the bus's promises: it counts, and its saga asks itself to count.
 
-It lives in the inventory schema of a test database of its own, because services have fixed names.
+It lives in the inventory schema of a test database of its own, because services have fixed names. What it tells itself
+goes over the bus here, as what it would tell a peer (`over_the_bus`); test_own_commands.py has the short way.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, ClassVar
 
+import pytest
 from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from libs.bus import context
 from libs.bus.context import Context
 from libs.contracts.inventory import (
     EnrolMachine,
@@ -109,6 +112,11 @@ toy_saga = saga(
     step(count_again, each="machines", within=timedelta(seconds=30), then=lambda item, data: {**item, "n": data["n"]}),
     result=lambda data: {"counts": [item["n"] for item in data["machines"]]},
 )
+
+
+def over_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command is the service's own: the toy is its own peer."""
+    monkeypatch.setattr(context, "OWN", "nobody.{s}.")
 
 
 def toy_service(nats_url: str, database_url: str) -> Service:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import pytest
+
 from libs.runtime.database import Database
 from libs.runtime.service import App
-from tests.contract.bus.toy import toy_service
+from tests.contract.bus.toy import over_the_bus, toy_service
 
 
 async def main(nats_url: str, database_url: str, holder: str) -> None:
@@ -17,4 +19,5 @@ async def main(nats_url: str, database_url: str, holder: str) -> None:
 
 
 if __name__ == "__main__":
+    over_the_bus(pytest.MonkeyPatch())
     asyncio.run(main(*sys.argv[1:]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from libs.contracts.envelope import Envelope
 from libs.contracts.inventory import MachineFacts
 from libs.contracts.message import json_data
-from libs.contracts.replies import REPLY_TYPE, Reply, ok
+from libs.contracts.replies import Reply, ok
 from libs.testing.kit import ServiceKit
 from services.inventory import app as inventory_app
 from services.inventory import periodic
@@ -26,7 +26,6 @@ class Inventory:
 
     kit: ServiceKit
     netbox: NetBoxTwin
-    done: set[str] = field(default_factory=set)
 
     async def read(self) -> None:
         """One round of the periodic reading of NetBox."""
@@ -54,16 +53,7 @@ class Inventory:
 
     async def deliver_own(self) -> None:
         """Bring inventory's commands to itself, and its answers back to its sagas, until there are none left."""
-        while True:
-            outbox = [envelope for envelope, is_event in await self.kit._outbox() if not is_event]
-            own = {e.id: e for e in outbox if ".command.inventory." in e.type}
-            waiting = [e for e in outbox if e.id not in self.done and (e.id in own or e.causationid in own)]
-            waiting = [e for e in waiting if e.id in own or e.type == REPLY_TYPE]
-            if not waiting:
-                return
-            for envelope in waiting:
-                self.done.add(envelope.id)
-                await self.kit._handle(envelope)
+        await self.kit.work_own()
 
     async def answer(self, name: str, reply: Reply | None = None, **data: Any) -> Envelope:
         """Answer the newest command of this name that was sent to others, then let inventory go on."""
