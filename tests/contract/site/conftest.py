@@ -38,6 +38,7 @@ class SiteUnderTest:
         mend: Callable[[str], None],
         deployment: Callable[[Machine], str],
         edit_node: Callable[[str, dict[str, object]], Awaitable[None]],
+        lie: Callable[[str, str], None],
     ) -> None:
         self.site = site
         self.break_step = break_step
@@ -46,6 +47,9 @@ class SiteUnderTest:
         self.deployment: Callable[[Machine], str] = deployment
         # Set fields of the node with this id behind the satellite's back, as another user of Ironic would.
         self.edit_node = edit_node
+        # How a machine's BMC answers a change of password: "ignore", "refuse", "lose"; "" for honestly.
+        self.lie = lie
+        self.fleet = load_fleet().machines
         self._free = list(load_fleet().machines)
 
     def machine(self, *, gpus: int | None = None) -> Machine:
@@ -136,6 +140,7 @@ def _simulated(folder: Path) -> SiteUnderTest:
         lambda machine: write_faults(folder, {}),
         deployment,
         edit_node,
+        lambda machine, how: write_faults(folder, {machine: {"accounts": how}} if how else {}),
     )
 
 
@@ -158,6 +163,9 @@ def _real(folder: Path, postgres: EmbeddedPostgres) -> Iterator[SiteUnderTest]:
             lambda machine: clear_fault(var, machine),
             lambda machine: _installed(hosts.folder / str(machine.bmc_system_uuid) / "active.json"),
             lambda machine_id, changes: client.patch(machine_id, {f"/{name}": v for name, v in changes.items()}),
+            lambda machine, how: (
+                inject_fault(var, machine, {"bmc": {"accounts": how}}) if how else clear_fault(var, machine)
+            ),
         )
     finally:
         for lab in reversed(labs):

@@ -13,6 +13,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from accounts import Accounts
+
 # What a BMC shows before sign-in (DSP0266 13.3): the service root.
 _OPEN = {"", "/redfish", "/redfish/v1"}
 
@@ -38,16 +40,18 @@ def _matches(known: Mapping[str, str], given: tuple[str, str]) -> bool:
 
 
 class Doors:
-    """WSGI middleware. `credentials`: system uuid → {username, password}."""
+    """WSGI middleware. Which BMC was opened is handed on as "lab.bmc"."""
 
-    def __init__(self, app: WsgiApp, credentials: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, app: WsgiApp, accounts: Accounts) -> None:
         self._app = app
-        self._credentials = credentials
+        self._accounts = accounts
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Pass the request on, or answer 401."""
         path = environ.get("PATH_INFO", "").rstrip("/")
-        if path in _OPEN or self._admits(path, environ.get("HTTP_AUTHORIZATION", "")):
+        opened = "" if path in _OPEN else self._opened(path, environ.get("HTTP_AUTHORIZATION", ""))
+        if opened is not None:
+            environ["lab.bmc"] = opened
             return self._app(environ, start_response)
         message = "Sign in with the user name and password of this BMC"
         body = json.dumps({"error": {"code": "Base.1.0.NoValidSession", "message": message}}).encode()
@@ -55,11 +59,15 @@ class Doors:
         start_response("401 Unauthorized", [*headers, ("WWW-Authenticate", 'Basic realm="BMC"')])
         return [body]
 
-    def _admits(self, path: str, header: str) -> bool:
+    def _opened(self, path: str, header: str) -> str | None:
+        """The uuid of the BMC that these credentials open, None for none. A BMC's own resources count failures."""
         given = _given(header)
         if given is None:
-            return False
+            return None
         parts = path.split("/")
-        of_one_machine = len(parts) > 4 and parts[3] in ("Systems", "Managers") and parts[4] in self._credentials
-        doors = [self._credentials[parts[4]]] if of_one_machine else self._credentials.values()
-        return any(_matches(known, given) for known in doors)
+        of_one_machine = len(parts) > 4 and parts[3] in ("Systems", "Managers") and parts[4] in self._accounts
+        doors = [parts[4]] if of_one_machine else self._accounts.uuids()
+        found = [uuid for uuid in doors if _matches(self._accounts.of(uuid), given) and not self._accounts.locked(uuid)]
+        if of_one_machine:
+            self._accounts.judged(parts[4], bool(found))
+        return found[0] if found else None

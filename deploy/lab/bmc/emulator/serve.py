@@ -18,6 +18,7 @@ from typing import Any
 
 import documents
 import flask
+from accounts import Accounts, add_accounts
 from doors import Doors
 from kept import KeptDict
 from power import LabSystems
@@ -171,14 +172,15 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True, help="port on 127.0.0.1")
     arguments = parser.parse_args()
     lab = read_lab(arguments.lab)
-    credentials = json.loads((lab.folder / "credentials.json").read_text())
+    accounts = Accounts(lab.folder / "credentials.json")
     app = emulator.app
     # A line per request would fill the disk: Ironic and the satellite poll every few seconds.
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     configure(app, lab)
     add_documents(app, lab)
+    add_accounts(app, accounts, lab.faults)
     add_hooks(app, lab)
-    app.wsgi_app = Doors(app.wsgi_app, credentials)
+    app.wsgi_app = Doors(app.wsgi_app, accounts)
     _ = app.systems  # Made now, so that the power rails are in step before the first request.
     app.run(host="127.0.0.1", port=arguments.port, threaded=True)
     return 0
