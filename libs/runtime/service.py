@@ -12,9 +12,8 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -22,94 +21,40 @@ import structlog
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from prometheus_client import Counter
-from pydantic import ValidationError
-from sqlalchemy import MetaData, Table, text
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.archive import Archive
-from libs.bus.context import CommandHandlers, Context, ObservationHandlers
-from libs.bus.errors import UnknownMessage
+from libs.bus.context import Context
 from libs.bus.gate import Gate
 from libs.bus.inbox import Inbox, Received
 from libs.bus.outbox import Outbox
 from libs.bus.pressure import Limits, Pressure
 from libs.bus.refill import LostCommands
 from libs.bus.replay import Replays
-from libs.bus.restore import entities_of
 from libs.bus.retention import Policy, Retention
-from libs.bus.tables import bus_tables
 from libs.bus.topology import command_stream
 from libs.contracts.calls import Answer, Call
-from libs.contracts.envelope import SYSTEM_ACTOR, Envelope, new_message_id
-from libs.contracts.message import Message
-from libs.contracts.replies import REPLY_TYPE, refused
+from libs.contracts.envelope import SYSTEM_ACTOR, Envelope
 from libs.contracts.upcasters import UPCASTERS
-from libs.contracts.versions import NewerMessage, known_class, todays
-from libs.projection import Projection, Projector, Rebuild
-from libs.runtime import projection_calls, replay_calls
+from libs.projection import Projector, Rebuild
 from libs.runtime.answering import Answering
 from libs.runtime.broker import RECONNECT_SECONDS, connect
-from libs.runtime.calls import (
-    CallHandler,
-    CallHandlers,
-    QueryHandler,
-    QueryHandlers,
-    failed_answer,
-    idempotent,
-    operation_calls,
-    operation_queries,
-    paused_answer,
-)
 from libs.runtime.database import Database
-from libs.runtime.dead_letter_calls import dead_letter_calls, dead_letter_queries
+from libs.runtime.declared import Periodic, Service
+from libs.runtime.door import Door
+from libs.runtime.handling import handle_batch
 from libs.runtime.health import Health
 from libs.runtime.history import History
 from libs.runtime.logs import set_up_logging
 from libs.runtime.migrations import migrate
-from libs.runtime.settings import ServiceSettings
 from libs.runtime.tasks import TaskSet, end_all
-from libs.saga.dsl import Saga
-from libs.saga.engine import OperationEvents, SagaEngine
-from libs.saga.parking import park_all
+from libs.saga.engine import SagaEngine
 
-# What the shell answers itself, beside handlers.
-SHELL_CALLS = (
-    *("projections", "rebuild_projection", "rebuild_progress"),
-    *("restore", "accept_restore"),
-    *("replays", "replay", "start_replay", "cancel_replay"),
-)
 TIMER_IDLE_SECONDS = 0.5  # Timers are limits of seconds and more; half a second late is early enough.
 
 log = structlog.get_logger("service")
 PERIODIC_FAILED = Counter("slipway_periodic_failures_total", "Periodic tasks that failed", ["service", "task"])
-
-
-@dataclass(frozen=True)
-class Periodic:
-    """`run` is called every `every_seconds`, one at a time; a failure is logged and the next time comes."""
-
-    name: str
-    every_seconds: float
-    run: Callable[[App], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Service:
-    """What a service can do. See docs/architecture for what each part promises."""
-
-    name: str
-    metadata: MetaData
-    settings: ServiceSettings
-    commands: CommandHandlers = field(default_factory=dict)
-    observations: ObservationHandlers = field(default_factory=dict)
-    sagas: Sequence[Saga] = ()
-    operation_events: OperationEvents | None = None
-    projections: Sequence[Projection] = ()
-    queries: QueryHandlers = field(default_factory=dict)
-    calls: CallHandlers = field(default_factory=dict)
-    periodic: Sequence[Periodic] = ()
-    entities: Mapping[str, Table] = field(default_factory=dict)  # Tables that are not named as their kind (restore.py).
-    on_start: Callable[[App], Awaitable[None]] | None = None
 
 
 class App:
@@ -135,6 +80,7 @@ class App:
         limits = Limits(self.settings.outbox_soft_limit, self.settings.outbox_hard_limit)
         self.pressure = Pressure(service.name, database, self.writes, limits)
         self.history: History | None = None
+        self.door = Door(self)
 
     @property
     def epoch(self) -> int:
@@ -174,128 +120,23 @@ class App:
 
     # -- handling -------------------------------------------------------------------------------
 
-    def _context(
+    def context(
         self, conn: AsyncConnection, cause: Envelope | None, outgoing: list[dict[str, Any]] | None = None
     ) -> Context:
         shared = [] if outgoing is None else outgoing
         return Context(conn, self.service.name, cause=cause, epoch=self.epoch, sagas=self.engine, outgoing=shared)
 
     async def handle_batch(self, conn: AsyncConnection, received: Sequence[Received]) -> None:
-        """Replies together (one load and one save for all sagas), everything else one by one in order.
-
-        All in one transaction; what the messages cause is written to the outbox in one statement at its end.
-        """
-        outgoing: list[dict[str, Any]] = []
-        replies = [message for message in received if message.envelope.type == REPLY_TYPE]
-        if replies and self.engine is not None:
-            await self.engine.replies(conn, lambda conn, cause: self._context(conn, cause, outgoing), replies)
-        for message in received:
-            if message.envelope.type != REPLY_TYPE:
-                await self._handle_one(self._context(conn, message.envelope, outgoing), message.envelope)
-        await self._context(conn, None, outgoing).flush()
-
-    async def _handle_one(self, ctx: Context, envelope: Envelope) -> None:
-        """One command or observation, as its newest version says it: parse, handle, answer."""
-        try:
-            read = todays(envelope)
-        except NewerMessage as error:
-            raise UnknownMessage(str(error)) from error
-        if read is None:
-            return  # Another version beside it says the same.
-        cls: type[Message] | None = known_class(read)
-        if cls is not None and cls in self.service.observations:
-            await self.service.observations[cls](ctx, cls.model_validate(read.data))
-        elif cls is not None and cls in self.service.commands:
-            try:
-                command = cls.model_validate(read.data)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                ctx.answer(envelope, refused("command.invalid", f"{envelope.type}: {where}: {first['msg']}"))
-            else:
-                reply = await self.service.commands[cls](ctx, command)
-                if reply is not None:
-                    ctx.answer(envelope, reply)
-        else:
-            raise UnknownMessage(f"{self.service.name} has no handler for {envelope.type} {envelope.dataschema}")
+        """What came from the bus, in the given transaction."""
+        await handle_batch(self, conn, received)
 
     async def run_call(self, call: Call) -> Answer:
         """A write of the gateway."""
-        if call.name == "rebuild_projection":
-            return await projection_calls.rebuild(self.rebuilds, call)
-        if self.replays is not None and call.name == "start_replay":
-            return await replay_calls.start(self.replays, call)
-        if self.replays is not None and call.name == "cancel_replay":
-            return await replay_calls.cancel(self.replays, call)
-        if call.name == "accept_restore" and self.history is not None:
-            return await self._accept_restore(self.history, call)
-        if self.writes.reasons:
-            return paused_answer(self.service.name, self.writes.reasons[0])
-        handler = self.all_calls().get(call.name)
-        if handler is None:
-            return failed_answer(LookupError(call.name))
-        async with self.database.transaction() as conn:
-            ctx = self._call_context(conn, call)
-            answer = await idempotent(ctx, call, handler)
-            if answer.status >= 400:
-                # A refusal writes nothing, whatever the handler had begun.
-                await conn.rollback()
-                return answer
-            await ctx.flush()
-        self.wake()
-        return answer
-
-    def _call_context(self, conn: AsyncConnection, call: Call) -> Context:
-        return Context(
-            conn,
-            self.service.name,
-            actor=call.actor,
-            correlation_id=call.correlation_id,
-            epoch=self.epoch,
-            sagas=self.engine,
-        )
-
-    async def _accept_restore(self, history: History, call: Call) -> Answer:
-        """Go on after a restore; the sagas that ran are parked."""
-        tables = entities_of(self.service.metadata, bus_tables(self.service.name).saga, self.service.entities)
-
-        async def park(conn: AsyncConnection, why: str) -> int:
-            return await park_all(self.engine, conn, self._context, why) if self.engine is not None else 0
-
-        answer = await history.accept(call, self._call_context, tables, park)
-        self.wake()
-        return answer
+        return await self.door.run_call(call)
 
     async def run_query(self, call: Call) -> Answer:
         """A read of the gateway."""
-        if call.name == "projections":
-            async with self.read() as conn:
-                return await projection_calls.listed(conn, self.service.name)
-        if self.replays is not None and call.name == "replays":
-            return await replay_calls.listed(self.replays)
-        if self.replays is not None and call.name == "replay":
-            return await replay_calls.shown(self.replays, call)
-        if call.name == "rebuild_progress":
-            return await projection_calls.rebuild_progress(self.rebuilds, call)
-        if call.name == "restore" and self.history is not None:
-            return await self.history.show(call)
-        handler = self.all_queries().get(call.name)
-        if handler is None:
-            return failed_answer(LookupError(call.name))
-        async with self.read() as conn:
-            return await handler(conn, call)
-
-    def all_queries(self) -> QueryHandlers:
-        common: dict[str, QueryHandler] = dict(dead_letter_queries(self.service.name))
-        if self.engine is not None:
-            common |= operation_queries(self.engine)
-        return {**common, **self.service.queries}
-
-    def all_calls(self) -> CallHandlers:
-        common: dict[str, CallHandler] = dict(dead_letter_calls(self.service.name))
-        if self.engine is not None:
-            common |= operation_calls(self.engine)
-        return {**common, **self.service.calls}
+        return await self.door.run_query(call)
 
     # -- running --------------------------------------------------------------------------------
 
@@ -329,7 +170,7 @@ class App:
         self.outbox.gate, self.outbox.archive = self.relays, Archive(self.service.name, self.nats)
         self.history = History(self.service.name, self.database, js, self.writes, self.relays)
         await self.history.look_until_known()
-        await self._accept_as_set()
+        await self.door.accept_as_set()
         held = bool(self.relays.reasons)
         if not held:
             await self._begin()
@@ -337,18 +178,8 @@ class App:
             for task in self._always():
                 tasks.add(task)
             tasks.add(self._act(js, begin=held))
-            names = {*self.all_queries(), *self.all_calls(), *SHELL_CALLS}
-            await Answering(self.service.name, self.run_query, self.run_call, names).begin(self.nats)
+            await Answering(self.service.name, self.run_query, self.run_call, self.door.names()).begin(self.nats)
             await tasks.first_end()
-
-    async def _accept_as_set(self) -> None:
-        """Whoever starts the process may say what a human would over the API: identity's own grants may be the loss."""
-        if self.settings.accept_restore and self.history is not None and self.history.held is not None:
-            epoch, _, reason = self.settings.accept_restore.partition(":")
-            params = {"epoch": int(epoch), "reason": reason}
-            call = Call(name="accept_restore", actor="system:settings", correlation_id=new_message_id(), params=params)
-            answer = await self._accept_restore(self.history, call)
-            log.warning("restore_accepted_as_set", status=answer.status, answer=answer.body)
 
     async def _begin(self) -> None:
         if self.service.on_start is not None:
@@ -422,7 +253,7 @@ class App:
             try:
                 if await self.engine.timers_due(self.database):
                     async with self.database.transaction() as conn:
-                        fired = await self.engine.fire_due_timers(conn, self._context)
+                        fired = await self.engine.fire_due_timers(conn, self.context)
             except Exception as error:
                 log.warning("timers_failed", error=repr(error))
             if fired:

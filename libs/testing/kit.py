@@ -110,7 +110,7 @@ class ServiceKit:
         async with self.database.transaction() as conn:
             if all_due:
                 await conn.execute(text(f"UPDATE {self.service.name}.saga_timer SET due_at = '-infinity'"))
-            return await self.app.engine.fire_due_timers(conn, self.app._context)
+            return await self.app.engine.fire_due_timers(conn, self.app.context)
 
     def event(
         self,

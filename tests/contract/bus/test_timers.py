@@ -58,7 +58,7 @@ async def test_timers_that_can_not_fire_here_are_put_off_and_the_others_fire(ben
         await _due(app, good, timedelta(seconds=1))
         for _ in range(2):
             async with app.database.transaction() as conn:
-                await engine.fire_due_timers(conn, app._context)
+                await engine.fire_due_timers(conn, app.context)
         assert await _statuses(app, good) == {"FAILED"}
         assert await _statuses(app, stuck) == {"RUNNING"}
         async with app.read() as conn:
