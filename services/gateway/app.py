@@ -30,6 +30,7 @@ from libs.runtime.tokens import TokenVerifier
 from services.gateway.access_cache import IDENTITY_EVENTS, AccessCache
 from services.gateway.doors import make_app
 from services.gateway.edge import Edge, RequestMetrics, request_metrics
+from services.gateway.hooks import NETBOX_PATH, NetBoxHook, hook_secrets
 from services.gateway.owners import Owners
 from services.gateway.pipeline import Gate, at_other_door, serve
 from services.gateway.routes import Door, Route
@@ -121,7 +122,10 @@ async def running(settings: Settings, metrics: RequestMetrics | None = None) -> 
         )
         gateway = Gateway(doors, owners, cache, verifier, Streams(bus, limits))
         metrics = metrics or request_metrics()
-        doors |= {gate.door: Edge(_door_app(gate, gateway), gate.door, metrics) for gate in gates}
+        apps = {gate.door: _door_app(gate, gateway) for gate in gates}
+        hook = NetBoxHook(owners, hook_secrets(settings.netbox_hook_secret_file), metrics.hooks)
+        apps[Door.OPERATOR].router.add_route(NETBOX_PATH, hook.serve, methods=["POST"])
+        doors |= {door: Edge(app, door, metrics) for door, app in apps.items()}
         background = [
             asyncio.create_task(connect(bus, settings, cache)),
             asyncio.create_task(verifier.keep_fresh()),

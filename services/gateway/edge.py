@@ -33,6 +33,7 @@ class RequestMetrics:
     seconds: Histogram
     in_flight: Gauge
     crashed: Counter
+    hooks: Counter
 
 
 def request_metrics(registry: CollectorRegistry = REGISTRY) -> RequestMetrics:
@@ -47,6 +48,9 @@ def request_metrics(registry: CollectorRegistry = REGISTRY) -> RequestMetrics:
         ),
         Gauge("slipway_api_requests_in_flight", "Requests being served", ("door",), registry=registry),
         Counter("slipway_api_crashes_total", "Requests that ended in an error of ours", ("door",), registry=registry),
+        Counter(
+            "slipway_netbox_hooks_total", "Webhooks of NetBox by what became of them", ("outcome",), registry=registry
+        ),
     )
 
 

@@ -120,7 +120,7 @@ def _validated(where: str, model: type[BaseModel], values: Any) -> dict[str, Any
 
 async def body_values(request: Request, model: type[BaseModel] | None) -> dict[str, Any]:
     """The body's fields; one without a required field may be left out, and where none belongs {} is fine too."""
-    payload = await _bounded_body(request)
+    payload = await bounded_body(request)
     required = model is not None and any(field.is_required() for field in model.model_fields.values())
     if not payload.strip() and model is not None and not required:
         return _validated("body", model, {})
@@ -155,7 +155,8 @@ async def body_values(request: Request, model: type[BaseModel] | None) -> dict[s
     return _validated("body", model, value)
 
 
-async def _bounded_body(request: Request) -> bytes:
+async def bounded_body(request: Request) -> bytes:
+    """The body as it came. Raises Refusal (413) for one that the bus could not carry."""
     declared = single_header(request, "Content-Length")
     if declared is not None and declared.isdecimal() and int(declared[:20]) > MAX_BODY_BYTES:
         raise _too_large()

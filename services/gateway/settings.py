@@ -27,6 +27,10 @@ class Settings(ProcessSettings):
     oidc_keys_file: Path | None = Field(default=None, description="Keeps the provider's public keys over a restart")
     oidc_plain_jwt: bool = Field(default=False, description="For providers that cannot mark access tokens as at+jwt")
     oidc_plain_http: bool = Field(default=False, description="For a provider on a private network without TLS")
+    netbox_hook_secret_file: Path | None = Field(
+        default=None,
+        description="Secrets that NetBox signs webhooks with, one a line; without it there is no such route",
+    )
     answer_within_seconds: float = Field(default=10.0, gt=0, le=60)
     stream_heartbeat_seconds: float = Field(default=15.0, gt=0, le=60)
     stream_stall_seconds: float = Field(default=30.0, gt=0, le=600, description="Cut who takes nothing for so long")

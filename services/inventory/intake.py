@@ -73,8 +73,16 @@ def machine_id_of(device: SourceDevice, by_netbox_id: dict[int, str], known: set
     return derived_uuid(*device.key.split(":", 1))
 
 
-async def take_in(walk: Walk, transaction: Transactions, began: datetime) -> Intake:
-    """Apply the walk that `began` then. Raises Transient when a machine was changed meanwhile: the next brings it."""
+Superseded = Callable[[int], bool]
+
+
+async def take_in(
+    walk: Walk, transaction: Transactions, began: datetime, superseded: Superseded = lambda _: False
+) -> Intake:
+    """Apply the walk that `began` then. Raises Transient when a machine was changed meanwhile: the next brings it.
+
+    `superseded`: whether a device was read again since the walk began, so that what the walk saw of it is old.
+    """
     async with transaction() as ctx:
         walk = await _under_our_names(ctx, walk)
         await _places(ctx, walk)
@@ -89,16 +97,22 @@ async def take_in(walk: Walk, transaction: Transactions, began: datetime) -> Int
         else:
             wanted[found] = device
     result.changed += await _register(transaction, {k: d for k, d in wanted.items() if k not in known}, profiles)
-    result.changed += await _update(transaction, {k: d for k, d in wanted.items() if k in known}, profiles, began)
+    there = {key: device for key, device in wanted.items() if key in known}
+    result.changed += await _update(transaction, there, profiles, began, superseded)
     words = {by_netbox_id[p.netbox_id]: p.problem for p in result.problems if p.netbox_id in by_netbox_id}
     await _each(transaction, words, lambda machine, now: bad_record(machine, words[machine.id]))
     unseen = {by_netbox_id[number] for number in walk.absent if number in by_netbox_id}
     if walk.full:
         unseen |= known - set(wanted) - set(words)
-    result.changed += await _each(transaction, unseen, missing)
+    result.changed += await _each(transaction, unseen, lambda machine, now: _missing(machine, now, superseded))
     if result.changed or walk.full:
         result.changed += await _duplicates(transaction)
     return result
+
+
+def _missing(machine: Machine, now: datetime, superseded: Superseded) -> Change:
+    old = machine.netbox_id is not None and superseded(machine.netbox_id)
+    return Change(machine) if old else missing(machine, now)
 
 
 Decide = Callable[[Machine, datetime], Change]
@@ -146,12 +160,18 @@ async def _register(
 
 
 async def _update(
-    transaction: Transactions, wanted: dict[str, SourceDevice], profiles: Sequence[ProfileFacts], began: datetime
+    transaction: Transactions,
+    wanted: dict[str, SourceDevice],
+    profiles: Sequence[ProfileFacts],
+    began: datetime,
+    superseded: Superseded,
 ) -> int:
     """Take what changed; where NetBox does not show our fields as they are, have them written again."""
 
     def decide(machine: Machine, now: datetime) -> Change:
         device = wanted[machine.id]
+        if device.netbox_id is not None and superseded(device.netbox_id):
+            return Change(machine)
         return update(machine, device, profile_for(device.device_type, profiles), now)
 
     changed = 0
@@ -165,7 +185,7 @@ async def _update(
         for machine in found:
             if not _shows(wanted[machine.id], machine):
                 async with transaction() as ctx:
-                    changed += await _write_again(ctx, machine.id, wanted[machine.id], began)
+                    changed += await _write_again(ctx, machine.id, wanted[machine.id], began, superseded)
     return changed
 
 
@@ -173,12 +193,14 @@ def _shows(device: SourceDevice, machine: Machine) -> bool:
     return device.owned is None or same_fields(device.owned, written_fields(machine))
 
 
-async def _write_again(ctx: Context, machine_id: str, device: SourceDevice, began: datetime) -> bool:
+async def _write_again(
+    ctx: Context, machine_id: str, device: SourceDevice, began: datetime, superseded: Superseded
+) -> bool:
     machine = await store.lock(ctx.conn, machine_id)
     if machine is None or device.netbox_id is None or device.owned is None:
         return False
     known = (await source_store.shown(ctx.conn, [device.netbox_id])).get(device.netbox_id)
-    if known is not None and known["sent_at"] >= began:
+    if (known is not None and known["sent_at"] >= began) or superseded(device.netbox_id):
         return False  # It was written while the walk was under way: what the walk saw may be older.
     written = [one for one in (known["shows"], known["sent"]) if one is not None] if known else []
     change = edited(machine, device.owned, written, ctx.now)

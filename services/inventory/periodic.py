@@ -19,10 +19,11 @@ from libs.contracts.inventory import MachineState, SourceRead
 from libs.contracts.replies import Problem
 from libs.runtime.service import App
 from services.inventory import processes, source_store, store
-from services.inventory.adapters.source import MachineSource, SourceUnavailable, Walk, Write
+from services.inventory.adapters.source import HintedSource, MachineSource, SourceUnavailable, Walk, Write
 from services.inventory.intake import Intake, take_in
 from services.inventory.model import holds, renewal
 from services.inventory.model.machine import Change, Machine
+from services.inventory.model.source import follow_status
 from services.inventory.settings import InventorySettings
 from services.inventory.states import FAIL, MACHINE, QUARANTINE, RELEASE
 
@@ -36,6 +37,9 @@ LONGEST_WRITE_BACKOFF = timedelta(minutes=5)
 # differences.
 SOURCE_LEASE_SECONDS = 30.0
 MAX_PROBLEMS_KEPT = 500
+HINTS_AT_ONCE = 100
+# While NetBox can't be read, a hint waits; the poll finds the change anyway when it is back.
+HINT_AGAIN = timedelta(seconds=10)
 
 log = structlog.get_logger("inventory")
 SOURCE_AGE = Gauge("slipway_source_age_seconds", "Age of the last good data of the source", ["source"])
@@ -73,8 +77,57 @@ async def read_source(app: App) -> None:
     except SourceUnavailable as error:
         await _read_failed(app, state, str(error), now)
         return
-    intake = await take_in(walk, transaction, now)
+    looked = _looked(app)
+    intake = await take_in(walk, transaction, now, lambda number: looked.get(number, _LONG_AGO) >= now)
     await _read_well(app, state, walk, intake, now)
+
+
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+def _looked(app: App) -> dict[int, datetime]:
+    """When each device was last read alone. A walk that began before that knows it only as it was."""
+    looked: dict[int, datetime] = app.state.setdefault("looked", {})
+    return looked
+
+
+async def follow_hints(app: App) -> None:
+    """Read again what NetBox's webhooks pointed at, many hints of a device at once."""
+    source = source_of(app)
+    if not isinstance(source, HintedSource):
+        return
+    began = datetime.now(UTC)
+    async with app.read() as conn:
+        hints = await source_store.hinted(conn, began, HINTS_AT_ONCE)
+    if not hints or not await _leads(app):
+        return
+    try:
+        walk = await source.look_at(sorted(hints))
+    except SourceUnavailable as error:
+        log.warning("hint_not_followed", devices=len(hints), error=str(error))
+        async with app.transaction(actor=SOURCE_ACTOR) as ctx:
+            await source_store.put_off(ctx.conn, hints, ctx.now + HINT_AGAIN)
+        return
+    _looked(app).update(dict.fromkeys(hints, began))
+    intake = await take_in(walk, lambda: app.transaction(actor=SOURCE_ACTOR), began)
+    async with app.transaction(actor=SOURCE_ACTOR) as ctx:
+        await source_store.followed(ctx.conn, hints)
+        state = await store.source_state(ctx.conn)
+        await store.set_source_state(ctx.conn, problems=_problems(state, walk, intake))
+
+
+async def follow_wishes(app: App) -> None:
+    """What people asked for by a status in NetBox and could not begin then: begin it when it can."""
+    async with app.read() as conn:
+        wished = await source_store.with_wishes(conn)
+    for machine_id in wished:
+        async with app.transaction(actor=SOURCE_ACTOR) as ctx:
+            machine = await store.load(ctx.conn, machine_id)
+            if machine is None or follow_status(machine, ctx.now).machine == machine:
+                continue
+            locked = await store.lock(ctx.conn, machine_id)
+            if locked is not None:
+                await store.save(ctx, locked, follow_status(locked, ctx.now))
 
 
 async def _leads(app: App) -> bool:
@@ -112,14 +165,11 @@ async def _read_well(app: App, state: dict[str, Any], walk: Walk, intake: Intake
     SOURCE_AGE.labels(store.NETBOX_SOURCE).set(0)
     worth_telling = bool(walk.full or intake.changed or state["failing_since"])
     async with app.transaction(actor=SOURCE_ACTOR) as ctx:
-        kept = [] if walk.full else [p for p in state["problems"] if p["key"] not in {d.key for d in walk.devices}]
-        known = {p["key"]: p for p in kept}
-        known |= {p.key: {"key": p.key, "name": p.name, "problem": p.problem} for p in intake.problems}
         values: dict[str, Any] = {
             "last_good_at": started,
             "failing_since": None,
             "last_error": "",
-            "problems": list(known.values())[:MAX_PROBLEMS_KEPT],
+            "problems": _problems(state, walk, intake),
             "version": state["version"] + worth_telling,
         }
         if walk.newest is not None:
@@ -132,6 +182,14 @@ async def _read_well(app: App, state: dict[str, Any], walk: Walk, intake: Intake
             words = tuple(f"{p.name or p.key}: {p.problem}" for p in intake.problems[:100])
             seen = len(walk.devices)
             _emit_read(ctx, values["version"], started, complete=True, errors=words, seen=seen, changed=intake.changed)
+
+
+def _problems(state: dict[str, Any], walk: Walk, intake: Intake) -> list[dict[str, str]]:
+    """What is wrong with which record: everything after a full walk, else what was seen now beside the rest."""
+    kept = [] if walk.full else [p for p in state["problems"] if p["key"] not in {d.key for d in walk.devices}]
+    known = {p["key"]: p for p in kept}
+    known |= {p.key: {"key": p.key, "name": p.name, "problem": p.problem} for p in intake.problems}
+    return list(known.values())[:MAX_PROBLEMS_KEPT]
 
 
 def _emit_read(

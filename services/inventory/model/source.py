@@ -14,11 +14,13 @@ from datetime import datetime
 
 from libs.contracts.hardware_ids import known_port, serial_number
 from libs.contracts.inventory import Drift, Hold, MachineRegistered, MachineState, ProfileFacts
-from services.inventory.model.drift import lasting, netbox_drift, news, told
+from libs.contracts.replies import Problem
+from services.inventory.model.drift import NETBOX_SOURCE, lasting, netbox_drift, news, told
 from services.inventory.model.holds import IDENTITY_CHANGED, NETBOX, automatic_hold
-from services.inventory.model.intent import contradiction, status_reason
+from services.inventory.model.intent import contradiction, status_reason, wants_quarantine
 from services.inventory.model.machine import Change, Machine
 from services.inventory.model.ownership import IDENTITY, Owner, ownership
+from services.inventory.states import QUARANTINE
 
 MISSING = "missing"
 PRESENCE = "presence"
@@ -131,6 +133,27 @@ def update(machine: Machine, device: SourceDevice, profile: ProfileFacts | None,
     found += _status_drift(machine, device.status, now)
     drifts = lasting(machine, found)
     return told(Change(machine).noted(**fields, theirs=theirs, holds=holds, drifts=drifts), news(machine, found))
+
+
+def follow_status(machine: Machine, now: datetime) -> Change:
+    """The same wish seen again from where the machine is now: what it waits for, whether it still contradicts.
+
+    A machine that people call failed leaves the pool; taking it back is a human's word, as after any quarantine.
+    """
+    holds = _holds(machine, _status_reasons(machine, machine.netbox_status), (STATUS,), now)
+    others = [drift for drift in machine.drifts if drift.source == NETBOX_SOURCE and drift.field != STATUS]
+    found = _status_drift(machine, machine.netbox_status, now)
+    change = Change(machine).noted(holds=holds, drifts=lasting(machine, (*others, *found)))
+    change = told(change, news(machine, found))
+    if not wants_quarantine(machine):
+        return change
+    reason = Problem(
+        code="machine.failed_in_netbox",
+        message=f"{machine.name} was set to failed in NetBox",
+        next_step="When it is repaired, set it to active in NetBox, then release the quarantine.",
+        details={"owner": NETBOX},
+    )
+    return change.moved(QUARANTINE, now, reason=reason, operation_id=None)
 
 
 def _status_drift(machine: Machine, status: str, now: datetime) -> list[Drift]:

@@ -119,7 +119,7 @@ async def test_a_node_in_a_bay_is_where_its_chassis_is(netbox_lab: NetBoxLab) ->
     )
     role = next(iter(api.dcim.device_roles.filter(slug="gpu-node")))
     other = api.dcim.device_roles.create(name="Chassis", slug="chassis", color="9e9e9e")
-    place = {"site": model.site.id, "rack": model.rack.id, "face": "front", "position": 40}
+    place = {"site": model.site.id, "rack": model.rack.id, "face": "front", "position": 46}
     parent = api.dcim.devices.create(name="chassis-1", device_type=outer.id, role=other.id, status="active", **place)
     child = api.dcim.devices.create(
         name="fra1-r1-node-1", device_type=inner.id, role=role.id, site=model.site.id, status="staged"
@@ -129,7 +129,7 @@ async def test_a_node_in_a_bay_is_where_its_chassis_is(netbox_lab: NetBoxLab) ->
         found = {d.name: d for d in (await world.source.read(None)).devices}
         assert "chassis-1" not in found
         node = found["fra1-r1-node-1"]
-        assert (node.rack, node.position, node.rack_id) == ("r1", 40.0, found[NAME].rack_id)
+        assert (node.rack, node.position, node.rack_id) == ("r1", 46.0, found[NAME].rack_id)
     finally:
         for made in (bay, child, parent, inner, outer, other):
             made.delete()
