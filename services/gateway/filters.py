@@ -12,6 +12,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from libs.contracts.audit import HoldKind
 from libs.contracts.causes import Cause
+from libs.contracts.discovery import CandidateState
 from libs.contracts.identity import Role, ScopeKind
 from libs.contracts.inventory import Health, MachineState
 from libs.contracts.operations import OperationStatus
@@ -64,6 +65,15 @@ class MachineQuery(ListQuery):
 
 class SiteScopedQuery(ListQuery):
     site: list[Value] = many()
+
+
+class CandidateQuery(SiteScopedQuery):
+    state: list[CandidateState] = Field(default_factory=list, max_length=4)
+
+
+class LeaseQuery(SiteScopedQuery):
+    state: list[Literal["active", "declined", "expired"]] = Field(default_factory=list, max_length=3)
+    machine_id: list[Value] = many("Id of the machine that the port is reserved for")
 
 
 class ClusterQuery(ListQuery):

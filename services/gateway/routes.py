@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from libs.contracts.audit import CheckpointFacts, HoldFacts, RemovalFacts, RetentionFacts
 from libs.contracts.cost import PriceFacts, UsageFacts
+from libs.contracts.discovery import CandidateFacts
 from libs.contracts.identity import GrantFacts, OrganizationFacts, TenantFacts
 from libs.contracts.inventory import DeviceTypeFacts, MachineFacts, ProfileFacts, RackFacts, SiteFacts
 from libs.contracts.operations import OperationFacts
@@ -190,6 +191,13 @@ ROUTES: tuple[Route, ...] = (
     read(O, "/machines", "inventory.list_machines", Page[MachineFacts], "List machines", filters.MachineQuery),
     read(O, "/machines/{machine_id}", "inventory.get_machine", MachineFacts, "Show a machine, by id or name, now or as of an instant", filters.AtQuery, past="machine"),
     write(O, "POST", "/enrolments", "inventory.enrol_machines", answers.EnrolmentStarted, "Enrol machines: from EXPECTED to AVAILABLE", bodies.Enrol, 202),
+    write(O, "POST", "/machine-imports", "inventory.import_machines", Document, "Tell of expected machines by a manifest (CSV, YAML); with `dry_run`: only report", bodies.ImportMachines, patience_seconds=60),
+    read(O, "/candidates", "inventory.list_candidates", Page[CandidateFacts], "List BMCs that nobody expected", filters.CandidateQuery),
+    write(O, "POST", "/candidates/{candidate_id}/approve", "inventory.approve_candidate", CandidateFacts, "Make the machine that a candidate is: EXPECTED", bodies.ApproveCandidate, 201),
+    write(O, "POST", "/candidates/{candidate_id}/ignore", "inventory.ignore_candidate", CandidateFacts, "Keep a candidate out of the list of new ones", bodies.Reason),
+    write(O, "POST", "/bmc-scans", "inventory.scan_bmcs", Started, "Let a site ask its BMC ranges who is there, without signing in", bodies.ScanBmcs, 202),
+    read(O, "/dhcp", "inventory.list_dhcp_servers", Page[Document], "List the sites' DHCP servers and what is wrong there", filters.SiteScopedQuery),
+    read(O, "/dhcp/leases", "inventory.list_leases", Page[Document], "List DHCP leases as sites saw them", filters.LeaseQuery),
     write(O, "POST", "/credential-rotations", "inventory.rotate_credentials", answers.EnrolmentStarted, "Give BMCs new passwords, each proven before the old one goes", bodies.RotateCredentials, 202),
     write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/quarantine", "inventory.quarantine_machine", MachineFacts, "Take a machine out of the pool", bodies.Reason, guarded=True),

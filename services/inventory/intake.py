@@ -28,7 +28,9 @@ from libs.contracts.inventory import (
 from libs.contracts.message import Message
 from services.inventory import source_store, store
 from services.inventory.adapters.source import Walk
+from services.inventory.discovery_store import told_of
 from services.inventory.model.drift import edited, same_fields
+from services.inventory.model.expected import adoptions
 from services.inventory.model.machine import Change, Machine
 from services.inventory.model.places import Names, settle
 from services.inventory.model.source import (
@@ -87,6 +89,7 @@ async def take_in(
         walk = await _under_our_names(ctx, walk)
         await _places(ctx, walk)
         by_netbox_id, known = await store.machine_keys(ctx.conn)
+        by_netbox_id |= adoptions(walk.devices, by_netbox_id, await told_of(ctx.conn))
         profiles = await store.profiles(ctx.conn)
     result = Intake(problems=list(walk.problems))
     wanted: dict[str, SourceDevice] = {}

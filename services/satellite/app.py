@@ -29,6 +29,7 @@ from libs.runtime.logs import set_up_logging
 from libs.runtime.tasks import end_all
 from services.satellite import observer
 from services.satellite.adapters.site import SettingMissing, open_site
+from services.satellite.bmc_finder import BmcFinder
 from services.satellite.commands import Attempt, execute
 from services.satellite.dhcp_watch import DhcpWatch, Say
 from services.satellite.dispatcher import Dispatcher
@@ -67,7 +68,8 @@ class Satellite:
         self.observer = Observer(
             site.bare_metal, self._say, poll_seconds=settings.poll_seconds, repeat_seconds=settings.repeat_seconds
         )
-        self.dhcp_watch = _dhcp_watch(site, settings, self._say)
+        self.finder = BmcFinder(settings.site, site.bmc_scan, settings.bmc_ranges, self._say) if site.bmc_scan else None
+        self.dhcp_watch = _dhcp_watch(site, settings, self._say, self.finder)
 
     def problems(self) -> list[str]:
         """What is wrong at this satellite now, for people."""
@@ -133,14 +135,15 @@ class Satellite:
 
     async def _execute(self, command: Envelope, resumed: bool) -> Reply:
         sink = log_sink(self.settings.site, self.journal, self.link.has_outgoing, command)
-        return await execute(command, Attempt(self.site, resumed, sink))
+        return await execute(command, Attempt(self.site, resumed, sink, self.finder))
 
 
-def _dhcp_watch(site: Site, settings: SatelliteSettings, say: Say) -> DhcpWatch | None:
+def _dhcp_watch(site: Site, settings: SatelliteSettings, say: Say, finder: BmcFinder | None) -> DhcpWatch | None:
     if site.dhcp is None:
         return None
     polls, repeats = settings.dhcp_poll_seconds, settings.repeat_seconds
-    return DhcpWatch(site.dhcp, settings.site, say, poll_seconds=polls, repeat_seconds=repeats)
+    leases = finder.look_at_leases if finder else None
+    return DhcpWatch(site.dhcp, settings.site, say, poll_seconds=polls, repeat_seconds=repeats, on_leases=leases)
 
 
 def claim_state_folder(folder: Path) -> Callable[[], None]:

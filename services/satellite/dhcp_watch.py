@@ -21,6 +21,7 @@ from services.satellite.errors import SiteError
 
 log = structlog.get_logger(__name__)
 Say = Callable[[Message], Awaitable[None]]
+OnLeases = Callable[[list[Lease], list[Reservation], datetime], Awaitable[None]]
 # An observation has to fit into one message; whoever has more than these has one cause to look for.
 MOST_PROBLEMS = 100
 # Leases are renewed all the time; only what changed is news, the rest is repeated for a hub that lost its books.
@@ -30,9 +31,19 @@ REPEAT_LEASE_SECONDS = 3600.0
 class DhcpWatch:
     """Watches one server. `say` publishes and raises when it could not."""
 
-    def __init__(self, dhcp: Dhcp, site: str, say: Say, *, poll_seconds: float, repeat_seconds: float) -> None:
+    def __init__(
+        self,
+        dhcp: Dhcp,
+        site: str,
+        say: Say,
+        *,
+        poll_seconds: float,
+        repeat_seconds: float,
+        on_leases: OnLeases | None = None,
+    ) -> None:
         self._dhcp, self._site, self._say = dhcp, site, say
         self._poll_seconds, self._repeat_seconds = poll_seconds, repeat_seconds
+        self._on_leases = on_leases
         self._told: dict[tuple[str, str], tuple[LeaseObserved, float]] = {}
         self._state: tuple[DhcpObserved, float] | None = None
         self._error = ""
@@ -70,6 +81,8 @@ class DhcpWatch:
         )
         if await self._tell_state(state):
             await self._tell_leases(reservations, leases, now)
+        if self._on_leases is not None:
+            await self._on_leases(leases, reservations, now)
 
     async def _tell_state(self, state: DhcpObserved) -> bool:
         """Tell it when it is news; False when it could not be told."""

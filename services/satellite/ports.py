@@ -14,6 +14,7 @@ from typing import Protocol
 
 from libs.contracts.site import DeployNode, EnrolNode, Inspection, NodeObserved, ReleaseNode, RunTemplate, SanitizeNode
 from services.satellite.accounts import Accounts
+from services.satellite.bmc_finder import BmcScan
 from services.satellite.dhcp import Dhcp
 
 
@@ -179,5 +180,6 @@ class Site:
     access: NodeAccess
     runner: Runner
     dhcp: Dhcp | None = None  # None: the site's addresses are given by somebody else.
+    bmc_scan: BmcScan | None = None
     secrets: Secrets | None = None
     accounts: Accounts | None = None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from libs.runtime.settings import ProcessSettings
+
+
+def _ipv4_network(text: str) -> str:
+    return str(IPv4Network(text))
 
 
 class SatelliteSettings(ProcessSettings):
@@ -60,6 +65,8 @@ class SatelliteSettings(ProcessSettings):
     dnsmasq_leases_file: Path | None = None
     dnsmasq_hosts_dir: Path | None = None
     dhcp_poll_seconds: float = Field(default=10.0, gt=0)
+    # Networks of the site's BMCs. Only they are ever scanned; an unknown lease in them is an unknown BMC.
+    bmc_ranges: tuple[Annotated[str, AfterValidator(_ipv4_network)], ...] = ()
 
     fleet_file: Path | None = None
     faults_file: Path | None = None

@@ -120,6 +120,36 @@ class Machine(Document):
     as_of_event: AsOfEvent | None = None
 
 
+class Candidate(Document):
+    """A BMC that nobody expected."""
+
+    id: str
+    site: str = ""
+    address: str = ""
+    bmc_mac: str = ""
+    hostname: str = ""
+    vendor: str = ""
+    product: str = ""
+    redfish: bool = False
+    via: tuple[str, ...] = ()
+    note: str = ""
+    state: str = ""
+    machine_id: str | None = None
+    reason: str = ""
+    last_seen_at: datetime | None = None
+
+
+class DhcpServer(Document):
+    """A site's DHCP server as it was last seen."""
+
+    site: str
+    error: str = ""
+    problems: tuple[dict[str, Any], ...] | None = None
+    leases: int | None = None
+    reservations: int | None = None
+    observed_at: datetime | None = None
+
+
 class Node(Document):
     machine_id: str = ""
     machine_name: str = ""

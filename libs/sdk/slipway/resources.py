@@ -75,6 +75,28 @@ class Machines(Collection[models.Machine]):
         """Remove a hold."""
         return Document.of(await self._write("DELETE", f"/machines/{segment(machine)}/holds/{segment(hold_id)}"))
 
+    async def import_(self, text: str, form: str, *, dry_run: bool = False, first_row: int = 1) -> Document:
+        """Tell of expected machines by a manifest; `form` is "csv" or "yaml". The report names every bad row."""
+        body = {"text": text, "format": form, "dry_run": dry_run, "first_row": first_row}
+        return Document.of(await self._write("POST", "/machine-imports", body))
+
+    async def scan(self, site: str, networks: Sequence[str] = ()) -> models.Started:
+        """Let a site ask its BMC ranges who is there."""
+        return models.Started.of(await self._write("POST", "/bmc-scans", {"site": site, "networks": list(networks)}))
+
+
+class Candidates(Collection[models.Candidate]):
+    """BMCs that nobody expected."""
+
+    async def approve(self, candidate: str, **machine: Any) -> Document:
+        """Make its machine; `machine` holds name, rack, device_type, serial, and perhaps position, role, nic_macs."""
+        return Document.of(await self._write("POST", f"/candidates/{segment(candidate)}/approve", machine))
+
+    async def ignore(self, candidate: str, reason: str) -> Document:
+        """Keep it out of the list of new ones."""
+        path = f"/candidates/{segment(candidate)}/ignore"
+        return Document.of(await self._write("POST", path, {"reason": reason}))
+
 
 class Clusters(Collection[models.Cluster]):
     async def create(
@@ -359,6 +381,18 @@ class Resources:
     @cached_property
     def machines(self) -> Machines:
         return Machines(self.transport, "/machines", models.Machine, OPERATOR_ONLY)
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        return Candidates(self.transport, "/candidates", models.Candidate, OPERATOR_ONLY)
+
+    @cached_property
+    def dhcp(self) -> Collection[models.DhcpServer]:
+        return Collection(self.transport, "/dhcp", models.DhcpServer, OPERATOR_ONLY)
+
+    @cached_property
+    def leases(self) -> Collection[Document]:
+        return Collection(self.transport, "/dhcp/leases", Document, OPERATOR_ONLY)
 
     @cached_property
     def clusters(self) -> Clusters:

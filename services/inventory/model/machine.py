@@ -46,10 +46,12 @@ class Machine(MachineFacts):
     `proof_after`: a sanitise or a verdict counts only when it is newer than this moment (its last tenant, repair or
     hardware change). `theirs` is the source's word on the fields that identify it. `wanted_sanitise_run` and
     `wanted_validate_run` are the runs that we asked for and still await. `offer_version` is the version since which
-    nothing changed that somebody who chose the machine may have relied on.
+    nothing changed that somebody who chose the machine may have relied on. `origin` is "manifest" for a machine that a
+    person told of, blank for one of the source of record.
     """
 
     rack_id: str = ""
+    origin: str = ""
     netbox_status: str = ""
     theirs: dict[str, str] = Field(default_factory=dict)
     source_problem: str = ""

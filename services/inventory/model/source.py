@@ -87,6 +87,7 @@ def _plain_fields(device: SourceDevice, profile: ProfileFacts | None) -> dict[st
         "nic_macs": device.nic_macs,
         "netbox_status": device.status,
         "source_problem": "",
+        "origin": "",  # Once a source of record has it, it is the source's.
         **profile_fields(profile),
     }
 
@@ -188,7 +189,12 @@ def _replaced(machine: Machine, wanted: Sequence[Hold], kinds: Sequence[str], no
 
 
 def missing(machine: Machine, now: datetime) -> Change:
-    """A complete walk did not see it. That is no reason to forget it, only to keep it out of use."""
+    """A complete walk did not see it. That is no reason to forget it, only to keep it out of use.
+
+    One that people told of is not expected there.
+    """
+    if machine.origin:
+        return Change(machine)
     hold = automatic_hold(machine.id, NETBOX, MISSING, "it is no longer in NetBox", now)
     if machine.hold(hold.id) is not None or machine.state is MachineState.RETIRED:
         return Change(machine)

@@ -82,6 +82,7 @@ def _real(settings: SatelliteSettings) -> Site:
     from services.satellite.adapters.ironic_loop import IronicSite
     from services.satellite.adapters.machine_reads import MachineReads
     from services.satellite.adapters.redfish_accounts import RedfishAccounts
+    from services.satellite.adapters.redfish_scan import RedfishScan, base_urls
     from services.satellite.adapters.runner import AnsibleRunner
     from services.satellite.adapters.ssh import SshAccess
 
@@ -104,6 +105,7 @@ def _real(settings: SatelliteSettings) -> Site:
         SshAccess(key_file, settings.ssh_user),
         AnsibleRunner(settings.state_dir / "runs", key_file, settings.ssh_user),
         open_dhcp(settings, _needed, _user_and_password),
+        RedfishScan(base_urls(_endpoints(settings.endpoints_file))),
         secrets=secrets,
         accounts=RedfishAccounts(ironic),
     )
@@ -143,6 +145,7 @@ def _hosts(path: Path | None) -> dict[str, tuple[str, int]]:
 
 def _simulated(settings: SatelliteSettings) -> Site:
     from services.satellite.adapters.dhcp_twin import DhcpTwin
+    from services.satellite.adapters.redfish_scan import simulated_bmcs
     from services.satellite.adapters.simulated import SimulatedBareMetal
     from services.satellite.adapters.simulated_access import SimulatedAccess, SimulatedRunner, host_key
     from services.satellite.adapters.simulated_accounts import SimulatedAccounts, fill_store
@@ -163,6 +166,7 @@ def _simulated(settings: SatelliteSettings) -> Site:
         access,
         SimulatedRunner(store, access),
         DhcpTwin(),
+        simulated_bmcs(store),
         secrets=kept,
         accounts=SimulatedAccounts(store),
     )

@@ -14,6 +14,7 @@ from slipway.cli import (
     checks,
     clusters,
     dead_letters,
+    discovery,
     history,
     live,
     machines,
@@ -66,7 +67,14 @@ def root(
     CONTEXT.set(context)
 
 
-for noun in (*clusters.GROUPS, *machines.GROUPS, *operations.GROUPS, *catalog.GROUPS, *checks.GROUPS):
+for noun in (
+    *clusters.GROUPS,
+    *machines.GROUPS,
+    *discovery.GROUPS,
+    *operations.GROUPS,
+    *catalog.GROUPS,
+    *checks.GROUPS,
+):
     app.add_typer(noun)
 for noun in (
     *money.GROUPS,
