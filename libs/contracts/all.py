@@ -4,7 +4,6 @@ from libs.contracts import (
     audit,
     cost,
     dhcp,
-    discovery,
     identity,
     inventory,
     operations,
@@ -14,13 +13,13 @@ from libs.contracts import (
     site,
     subscription,
     validation,
+    violation,
 )
 
 __all__ = [
     "audit",
     "cost",
     "dhcp",
-    "discovery",
     "identity",
     "inventory",
     "operations",
@@ -30,4 +29,5 @@ __all__ = [
     "site",
     "subscription",
     "validation",
+    "violation",
 ]

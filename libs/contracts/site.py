@@ -74,6 +74,16 @@ class ReleaseNode(SiteCommand):
     """
 
 
+@site_command("ironic", "power")
+class PowerNode(SiteCommand):
+    """Switch the machine on or off and see it so, by the BMC's own word. Reply data: power_state, observed_at.
+
+    On: only when it is deployed for `claim_id`; nothing else may boot from its disks.
+    """
+
+    power: Literal["on", "off"]
+
+
 @site_command("ironic", "remove")
 class RemoveNode(SiteCommand):
     """Delete the node and its ports. Refused while it carries an instance."""
@@ -250,12 +260,15 @@ class NodeGone(Message):
 
 @observation("satellite", "heartbeat")
 class SatelliteHeartbeat(Message):
+    """The satellite lives. `parts`: the site's optional parts that were looked at, each "ok" or what is wrong."""
+
     site: str
     version: str
     at: datetime
     commands_running: int = 0
     nodes_known: int = 0
     problems: tuple[str, ...] = ()
+    parts: dict[str, str] = Field(default_factory=dict)
 
     def key(self) -> str:
         return self.site

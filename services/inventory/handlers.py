@@ -25,7 +25,7 @@ from libs.contracts.inventory import (
 )
 from libs.contracts.replies import Reply, failed, ok, refused
 from libs.contracts.site import NodeObserved, SatelliteHeartbeat
-from services.inventory import processes, store
+from services.inventory import processes, store, violation_store
 from services.inventory.model import claims, holds, renewal
 from services.inventory.model.hardware import compare
 from services.inventory.model.machine import Change, Decision, Machine
@@ -185,13 +185,16 @@ async def mark_machine_failed(ctx: Context, command: MarkMachineFailed) -> Reply
 
 
 async def node_observed(ctx: Context, seen: NodeObserved) -> None:
-    """A site saw a node. One that we have no machine for is not ours to act on."""
+    """A site saw a node. One that we have no machine for is not ours to act on; it is kept to be compared."""
     machine = await store.lock(ctx.conn, seen.machine_id)
     if machine is not None:
         await store.save(ctx, machine, observe(machine, seen))
+    assert ctx.cause is not None
+    await violation_store.node_observed(ctx.conn, ctx.cause.site, seen)
 
 
 async def satellite_heartbeat(ctx: Context, beat: SatelliteHeartbeat) -> None:
+    await violation_store.heard(ctx.conn, beat)
     table = store.site_table
     row = (await ctx.conn.execute(select(table).where(table.c.slug == beat.site).with_for_update())).mappings().first()
     if row is None:

@@ -97,8 +97,11 @@ async def give_back(
     return decision
 
 
-async def renew(ctx: Context, machine: Machine) -> Decision:
-    """Wipe and validate again what was quarantined or failed; inspect it first when its hardware is not known."""
+async def renew(ctx: Context, machine: Machine, *, free: bool = False) -> Decision:
+    """Wipe and validate again what was quarantined or failed; inspect it first when its hardware is not known.
+
+    `free`: take off first whatever is deployed on it, whosever it is; only a person may say so.
+    """
     if machine.inspected_at is None:
         return await enrol(ctx, machine)
     operation_id = new_operation_id(ctx.service)
@@ -108,7 +111,8 @@ async def renew(ctx: Context, machine: Machine) -> Decision:
     )
     if isinstance(decision, Change):
         await store.save(ctx, machine, decision)
-        await _start(ctx, "renew_machine", decision.machine, operation_id, None, fail_to="QUARANTINED")
+        kind = "reclaim_machine" if free else "renew_machine"
+        await _start(ctx, kind, decision.machine, operation_id, None, fail_to="QUARANTINED")
     return decision
 
 

@@ -23,6 +23,7 @@ from libs.contracts.replies import Problem
 from libs.contracts.site import EnrolNode, Inspection, InspectNode, ReleaseNode, SanitizeNode
 from libs.contracts.validation import RunSuite, Suite
 from libs.saga import Data, Item, ToSite, saga, step, to_site
+from services.inventory import sagas_site
 from services.inventory.model.machine import Machine
 from services.inventory.sagas_rotation import ROTATION_SAGAS
 
@@ -115,6 +116,11 @@ def _readable_inspection(reply: Data) -> Problem | None:
 
 def release_node(data: Data) -> ToSite:
     return to_site(data["site"], ReleaseNode(**_node(data), claim_id=data["claim_id"]))
+
+
+def free_node(data: Data) -> ToSite:
+    """Release without a claim: the site undeploys whatever is there."""
+    return to_site(data["site"], ReleaseNode(**_node(data)))
 
 
 def _observed_off(reply: Data) -> Problem | None:
@@ -276,6 +282,14 @@ return_machine = saga(
 
 renew_machine = saga("renew_machine", *_WIPE_AND_VALIDATE, result=_machine_result)
 
+# The same for a machine that somebody deployed past us: it is undeployed and seen off first, whosever it is.
+reclaim_machine = saga(
+    "reclaim_machine",
+    step(free_node, within=timedelta(minutes=30), retries=1, check=_observed_off, undo=mark_failed),
+    *_WIPE_AND_VALIDATE,
+    result=_machine_result,
+)
+
 revalidate_machine = saga("revalidate_machine", *_VALIDATE, result=_machine_result)
 
 
@@ -324,8 +338,10 @@ SAGAS = (
     enrol_machine,
     return_machine,
     renew_machine,
+    reclaim_machine,
     revalidate_machine,
     follow_return,
     enrol_machines,
     *ROTATION_SAGAS,
+    *sagas_site.SAGAS,
 )

@@ -12,9 +12,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from libs.contracts.site import DeployNode, EnrolNode, Inspection, NodeObserved, ReleaseNode, RunTemplate, SanitizeNode
+from libs.contracts.site import (
+    DeployNode,
+    EnrolNode,
+    Inspection,
+    NodeObserved,
+    PowerNode,
+    ReleaseNode,
+    RunTemplate,
+    SanitizeNode,
+)
 from services.satellite.accounts import Accounts
-from services.satellite.bmc_finder import BmcScan
 from services.satellite.dhcp import Dhcp
 
 
@@ -90,6 +98,10 @@ class BareMetal(Protocol):
 
     async def release(self, order: ReleaseNode) -> PowerOff:
         """Undeploy, give up the claim, power off and observe it."""
+        ...
+
+    async def power(self, order: PowerNode) -> datetime:
+        """Switch it on or off and see it so; returns when the BMC said so. On only when deployed for the claim."""
         ...
 
     async def remove(self, machine_id: str) -> None:
@@ -180,6 +192,5 @@ class Site:
     access: NodeAccess
     runner: Runner
     dhcp: Dhcp | None = None  # None: the site's addresses are given by somebody else.
-    bmc_scan: BmcScan | None = None
     secrets: Secrets | None = None
     accounts: Accounts | None = None

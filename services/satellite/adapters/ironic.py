@@ -7,8 +7,23 @@ from datetime import datetime
 from typing import Literal
 
 from libs.contracts.envelope import now_utc
-from libs.contracts.site import DeployNode, EnrolNode, Inspection, NodeObserved, ReleaseNode, SanitizeNode
-from services.satellite.adapters import ironic_clean, ironic_deploy, ironic_enrol, ironic_inspect, ironic_release
+from libs.contracts.site import (
+    DeployNode,
+    EnrolNode,
+    Inspection,
+    NodeObserved,
+    PowerNode,
+    ReleaseNode,
+    SanitizeNode,
+)
+from services.satellite.adapters import (
+    ironic_clean,
+    ironic_deploy,
+    ironic_enrol,
+    ironic_inspect,
+    ironic_power,
+    ironic_release,
+)
 from services.satellite.adapters.ironic_client import Node
 from services.satellite.adapters.ironic_errors import IronicRefusal
 from services.satellite.adapters.ironic_loop import IronicSite, for_good, patiently
@@ -63,6 +78,9 @@ class IronicBareMetal:
 
     async def release(self, order: ReleaseNode) -> PowerOff:
         return await ironic_release.release(self._site, order)
+
+    async def power(self, order: PowerNode) -> datetime:
+        return await ironic_power.power(self._site, order)
 
     async def remove(self, machine_id: str) -> None:
         await ironic_release.remove(self._site, machine_id)

@@ -19,6 +19,7 @@ from libs.contracts.site import (
     InspectedGpu,
     Inspection,
     NodeObserved,
+    PowerNode,
     ReleaseNode,
     SanitizeNode,
 )
@@ -219,6 +220,26 @@ class SimulatedBareMetal:
             raise Failure("undeploy_failed", f"{machine.name}: {node['last_error']}", "Undeploy it by hand.")
         self._store.let_go(order.machine_id)
         return await self._order_off(machine)
+
+    async def power(self, order: PowerNode) -> datetime:
+        node, machine = self._found(order.machine_id)
+        holder = node["instance_uuid"]
+        if holder != order.claim_id and not (order.power == "off" and holder is None):
+            raise Refusal(
+                "node_held_by_other",
+                f"{machine.name} carries instance {holder}, not {order.claim_id}; it is left alone.",
+            )
+        if order.power == "off":
+            return (await self._order_off(machine)).observed_at
+        if node["provision_state"] != "active":
+            raise Refusal(
+                "node_not_deployed",
+                f"{machine.name} is {node['provision_state']!r}; only a deployed one is switched on.",
+            )
+        self._store.order_power(machine.name, "on")
+        if self._store.power(machine.name) != "on":
+            raise Unanswered("power_not_observed_on", f"{machine.name}: ordered on, but its BMC does not say so.")
+        return now_utc()
 
     async def remove(self, machine_id: str) -> None:
         node = self._store.node(machine_id)

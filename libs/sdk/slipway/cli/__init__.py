@@ -14,7 +14,7 @@ from slipway.cli import (
     checks,
     clusters,
     dead_letters,
-    discovery,
+    drift,
     history,
     live,
     machines,
@@ -67,14 +67,7 @@ def root(
     CONTEXT.set(context)
 
 
-for noun in (
-    *clusters.GROUPS,
-    *machines.GROUPS,
-    *discovery.GROUPS,
-    *operations.GROUPS,
-    *catalog.GROUPS,
-    *checks.GROUPS,
-):
+for noun in (*clusters.GROUPS, *machines.GROUPS, *operations.GROUPS, *catalog.GROUPS, *checks.GROUPS):
     app.add_typer(noun)
 for noun in (
     *money.GROUPS,
@@ -83,6 +76,7 @@ for noun in (
     *subscribers.GROUPS,
     *webhooks.GROUPS,
     *auditing.GROUPS,
+    *drift.GROUPS,
     *upkeep.GROUPS,
     *dead_letters.GROUPS,
     *restore.GROUPS,
