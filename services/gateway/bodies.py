@@ -160,25 +160,47 @@ class RotateCredentials(Enrol):
     dry_run: bool = Field(False, strict=True)
 
 
+class ImportMachines(Body):
+    """Expected machines, one a row. Every row that is right is taken in; every one that is not is reported."""
+
+    model_config = example(
+        format="csv",
+        text="name,site,rack,device_type,serial,bmc_address\ngpu-1,fra1,r1,nvidia-dgx-h100,1660223969975,10.20.1.11\n",
+        dry_run=True,
+    )
+    format: Literal["csv", "yaml"]
+    text: str = Field(min_length=1, max_length=250_000, description="The manifest; at most 2,000 rows")
+    dry_run: bool = Field(False, strict=True, description="Only report what would be done")
+    first_row: int = Field(1, ge=1, le=1_000_000, strict=True, description="Number of the first row, for the report")
+
+
+class ApproveCandidate(Body):
+    """What the machine is; where it was seen and its MAC are the candidate's."""
+
+    model_config = example(name="fra1-r1-gpu-07", rack="r1", device_type="nvidia-dgx-h100", serial="1660223969975")
+    name: Name = Field(description="A host name")
+    rack: Name
+    device_type: Name
+    serial: Name = Field(description="From the machine's label; enrolment compares it with what the BMC says")
+    position: float | None = Field(None, gt=0, le=100, description="Lowest rack unit it fills")
+    role: Name | None = Field(None, description="gpu-node when left out")
+    asset_tag: Name | None = None
+    nic_macs: list[Name] | None = Field(None, max_length=32, description="MACs of its network ports")
+
+
+class ScanBmcs(Body):
+    """Which site; `networks` inside its BMC ranges, all of them when left out."""
+
+    model_config = example(site="fra1", networks=["10.20.1.0/24"])
+    site: Slug
+    networks: list[Name] = Field(default_factory=list, max_length=50)
+
+
 class Reason(Body):
     """Why; kept in the machine's history and shown to whoever meets it."""
 
     model_config = example(reason="PSU 2 makes noise, ticket 4711")
     reason: Line = Field(description="one line of at most 500 characters")
-
-
-class Repair(Body):
-    """Whether to do it, or only to say what it would do and whether it would be refused."""
-
-    model_config = example(dry_run=True)
-    dry_run: bool = False
-
-
-class Power(Reason):
-    """Switch it on (only what is deployed for a tenant) or off."""
-
-    model_config = example(power="on", reason="its tenant asked for it")
-    power: Literal["on", "off"]
 
 
 class Cancel(Body):

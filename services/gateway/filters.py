@@ -12,13 +12,13 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from libs.contracts.audit import HoldKind
 from libs.contracts.causes import Cause
+from libs.contracts.discovery import CandidateState
 from libs.contracts.identity import Role, ScopeKind
 from libs.contracts.inventory import Health, MachineState
 from libs.contracts.operations import OperationStatus
 from libs.contracts.provisioning import ClusterState
 from libs.contracts.reservation import ClaimState
 from libs.contracts.validation import Suite, Verdict
-from libs.contracts.violation import Severity
 from services.gateway.visible_text import one_line
 
 MAX_PAGE = 200
@@ -63,18 +63,17 @@ class MachineQuery(ListQuery):
     profile: list[Value] = many()
 
 
-class ViolationQuery(ListQuery):
-    state: list[Literal["OPEN", "CLEARED"]] = Field(
-        default_factory=list, max_length=2, description="OPEN when left out"
-    )
-    invariant: list[Value] = many()
-    severity: list[Severity] = Field(default_factory=list, max_length=2)
-    site: list[Value] = many()
-    subject: list[Value] = many("Machine or node id")
-
-
 class SiteScopedQuery(ListQuery):
     site: list[Value] = many()
+
+
+class CandidateQuery(SiteScopedQuery):
+    state: list[CandidateState] = Field(default_factory=list, max_length=4)
+
+
+class LeaseQuery(SiteScopedQuery):
+    state: list[Literal["active", "declined", "expired"]] = Field(default_factory=list, max_length=3)
+    machine_id: list[Value] = many("Id of the machine that the port is reserved for")
 
 
 class ClusterQuery(ListQuery):

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from libs.contracts.audit import CheckpointFacts, HoldFacts, RemovalFacts, RetentionFacts
 from libs.contracts.cost import PriceFacts, UsageFacts
+from libs.contracts.discovery import CandidateFacts
 from libs.contracts.identity import GrantFacts, OrganizationFacts, TenantFacts
 from libs.contracts.inventory import DeviceTypeFacts, MachineFacts, ProfileFacts, RackFacts, SiteFacts
 from libs.contracts.operations import OperationFacts
@@ -23,7 +24,6 @@ from libs.contracts.provisioning import ClusterFacts, ImageFacts, NodeFacts, Tem
 from libs.contracts.reservation import ClaimFacts, ReservationFacts
 from libs.contracts.subscription import SubscriberFacts, WebhookFacts
 from libs.contracts.validation import FindingFacts, RunFacts
-from libs.contracts.violation import ViolationFacts
 from services.gateway import answers, bodies, filters
 from services.gateway.answers import Document, Page, Started
 
@@ -191,17 +191,19 @@ ROUTES: tuple[Route, ...] = (
     read(O, "/machines", "inventory.list_machines", Page[MachineFacts], "List machines", filters.MachineQuery),
     read(O, "/machines/{machine_id}", "inventory.get_machine", MachineFacts, "Show a machine, by id or name, now or as of an instant", filters.AtQuery, past="machine"),
     write(O, "POST", "/enrolments", "inventory.enrol_machines", answers.EnrolmentStarted, "Enrol machines: from EXPECTED to AVAILABLE", bodies.Enrol, 202),
+    write(O, "POST", "/machine-imports", "inventory.import_machines", Document, "Tell of expected machines by a manifest (CSV, YAML); with `dry_run`: only report", bodies.ImportMachines, patience_seconds=60),
+    read(O, "/candidates", "inventory.list_candidates", Page[CandidateFacts], "List BMCs that nobody expected", filters.CandidateQuery),
+    write(O, "POST", "/candidates/{candidate_id}/approve", "inventory.approve_candidate", CandidateFacts, "Make the machine that a candidate is: EXPECTED", bodies.ApproveCandidate, 201),
+    write(O, "POST", "/candidates/{candidate_id}/ignore", "inventory.ignore_candidate", CandidateFacts, "Keep a candidate out of the list of new ones", bodies.Reason),
+    write(O, "POST", "/bmc-scans", "inventory.scan_bmcs", Started, "Let a site ask its BMC ranges who is there, without signing in", bodies.ScanBmcs, 202),
+    read(O, "/dhcp", "inventory.list_dhcp_servers", Page[Document], "List the sites' DHCP servers and what is wrong there", filters.SiteScopedQuery),
+    read(O, "/dhcp/leases", "inventory.list_leases", Page[Document], "List DHCP leases as sites saw them", filters.LeaseQuery),
     write(O, "POST", "/credential-rotations", "inventory.rotate_credentials", answers.EnrolmentStarted, "Give BMCs new passwords, each proven before the old one goes", bodies.RotateCredentials, 202),
     write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/quarantine", "inventory.quarantine_machine", MachineFacts, "Take a machine out of the pool", bodies.Reason, guarded=True),
     write(O, "POST", "/machines/{machine_id}/release-quarantine", "inventory.release_quarantine", Started, "Sanitize and validate a quarantined machine again", bodies.Reason, 202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/holds", "inventory.add_hold", MachineFacts, "Keep a machine from use until you remove the hold", bodies.Reason, guarded=True),
     write(O, "DELETE", "/machines/{machine_id}/holds/{hold_id}", "inventory.remove_hold", MachineFacts, "Remove a hold", guarded=True),
-    write(O, "POST", "/machines/{machine_id}/power", "inventory.set_power", Started, "Switch a machine on or off and see it so", bodies.Power, 202, guarded=True),
-    read(O, "/invariants", "inventory.list_invariants", Page[Document], "List what must be true between the systems, and how the last look went"),
-    read(O, "/violations", "inventory.list_violations", Page[ViolationFacts], "List where the systems disagree, newest first", filters.ViolationQuery),
-    read(O, "/violations/{id}", "inventory.get_violation", ViolationFacts, "Show a violation: both values, what it means, what repairs it"),
-    write(O, "POST", "/violations/{id}/repair", "inventory.repair_violation", Document, "Repair a violation by the normal workflow, or say what that would do", bodies.Repair, 202),
     read(O, "/sources", "inventory.list_sources", Page[Document], "List sources of truth: age of the last good data, last error", filters.PageQuery),
     write(O, "POST", "/sources/netbox/read", "inventory.read_source", Document, "Read NetBox now", status=202),
 

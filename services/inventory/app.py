@@ -11,7 +11,8 @@ from libs.contracts.inventory import (
     ProfileFacts,
 )
 from libs.runtime.service import App, Periodic, Service, main
-from services.inventory import invariants, periodic, power_calls, rotation, store
+from services.inventory import discovery, expected, periodic, rotation, sagas_discovery, store
+from services.inventory import invariants, power_calls
 from services.inventory.adapters.manifest import ManifestFile
 from services.inventory.adapters.netbox import RestNetBox
 from services.inventory.adapters.source import MachineSource
@@ -55,12 +56,12 @@ def inventory(settings: InventorySettings | None = None) -> Service:
         metadata=store.metadata,
         settings=settings,
         commands={**COMMANDS, **rotation.COMMANDS},
-        observations={**OBSERVATIONS, **invariants.OBSERVATIONS},
-        sagas=SAGAS,
+        observations={**OBSERVATIONS, **discovery.OBSERVATIONS, **invariants.OBSERVATIONS},
+        sagas=(*SAGAS, *sagas_discovery.SAGAS),
         operation_events=(InventoryOperationStarted, InventoryOperationProgressed, InventoryOperationFinished),
         projections=PROJECTIONS,
-        queries={**QUERIES, **invariants.QUERIES},
-        calls={**CALLS, **SOURCE_CALLS, **rotation.CALLS, **invariants.CALLS, **power_calls.CALLS},
+        queries={**QUERIES, **discovery.QUERIES, **invariants.QUERIES},
+        calls={**CALLS, **SOURCE_CALLS, **rotation.CALLS, **discovery.CALLS, **expected.CALLS, **invariants.CALLS, **power_calls.CALLS},
         periodic=(
             Periodic("read_source", settings.netbox_poll_seconds, periodic.read_source),
             Periodic("follow_hints", 0.5, periodic.follow_hints),
@@ -69,6 +70,7 @@ def inventory(settings: InventorySettings | None = None) -> Service:
             Periodic("end_overdue", 5.0, periodic.end_overdue),
             Periodic("follow_findings", 2.0, periodic.follow_findings),
             Periodic("revalidate_old", 60.0, periodic.revalidate_old),
+            *discovery.PERIODIC,
             *invariants.PERIODIC,
         ),
         on_start=start,

@@ -14,6 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from libs.contracts.dhcp import ReserveAddresses
+from libs.contracts.discovery import ScanBmcs
 from libs.contracts.envelope import Envelope
 from libs.contracts.message import Message, json_data
 from libs.contracts.replies import Reply, ok, refused, unknown
@@ -36,6 +37,7 @@ from libs.contracts.site import (
     SettleCredentials,
 )
 from libs.contracts.versions import NewerMessage, known_class, parse_version, todays
+from services.satellite.bmc_finder import BmcFinder
 from services.satellite.collectors import collect
 from services.satellite.dhcp import Reservation
 from services.satellite.errors import Refusal, SiteError
@@ -52,6 +54,7 @@ class Attempt:
     site: Site
     resumed: bool
     log: LogSink
+    finder: BmcFinder | None = None
 
 
 async def _enrol(at: Attempt, command: EnrolNode) -> Reply:
@@ -101,6 +104,12 @@ async def _reserve(at: Attempt, command: ReserveAddresses) -> Reply:
     names = ("hw_address", "ip_address", "hostname")
     applied = [{name: getattr(one, name) for name in names} for one in done.applied]
     return ok(managed=True, applied=applied, refused=[asdict(one) for one in done.refused], lasting=done.lasting)
+
+
+async def _scan(at: Attempt, command: ScanBmcs) -> Reply:
+    if at.finder is None:
+        return refused("no_bmc_ranges", "This site can't scan for BMCs.", "Set SLIPWAY_BMC_RANGES at its satellite.")
+    return ok(**asdict(await at.finder.scan(command.networks)))
 
 
 async def _deliver_keys(at: Attempt, command: DeliverKeys) -> Reply:
@@ -156,6 +165,7 @@ HANDLERS: dict[type[Message], Callable[[Attempt, Any], Awaitable[Reply]]] = {
     PowerNode: _power,
     RemoveNode: _remove,
     ReserveAddresses: _reserve,
+    ScanBmcs: _scan,
     DeliverKeys: _deliver_keys,
     CollectEvidence: _collect,
     RunTemplate: _run_template,

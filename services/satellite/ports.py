@@ -23,6 +23,7 @@ from libs.contracts.site import (
     SanitizeNode,
 )
 from services.satellite.accounts import Accounts
+from services.satellite.bmc_finder import BmcScan
 from services.satellite.dhcp import Dhcp
 
 
@@ -192,5 +193,6 @@ class Site:
     access: NodeAccess
     runner: Runner
     dhcp: Dhcp | None = None  # None: the site's addresses are given by somebody else.
+    bmc_scan: BmcScan | None = None
     secrets: Secrets | None = None
     accounts: Accounts | None = None

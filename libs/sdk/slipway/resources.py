@@ -58,11 +58,6 @@ class Machines(Collection[models.Machine]):
         """Try the failed step of a machine again."""
         return models.Started.of(await self._write("POST", f"/machines/{segment(machine)}/retry"))
 
-    async def power(self, machine: str, power: str, reason: str) -> models.Started:
-        """Switch a machine "on" or "off" and see it so."""
-        body = {"power": power, "reason": reason}
-        return models.Started.of(await self._write("POST", f"/machines/{segment(machine)}/power", body))
-
     async def quarantine(self, machine: str, reason: str) -> Document:
         """Take a machine out of the pool."""
         return Document.of(await self._write("POST", f"/machines/{segment(machine)}/quarantine", {"reason": reason}))
@@ -80,16 +75,27 @@ class Machines(Collection[models.Machine]):
         """Remove a hold."""
         return Document.of(await self._write("DELETE", f"/machines/{segment(machine)}/holds/{segment(hold_id)}"))
 
+    async def import_(self, text: str, form: str, *, dry_run: bool = False, first_row: int = 1) -> Document:
+        """Tell of expected machines by a manifest; `form` is "csv" or "yaml". The report names every bad row."""
+        body = {"text": text, "format": form, "dry_run": dry_run, "first_row": first_row}
+        return Document.of(await self._write("POST", "/machine-imports", body))
 
-class Violations(Collection[models.Violation]):
-    async def repair(self, violation_id: str, *, dry_run: bool = False) -> Document:
-        """Start the violation's repair by the normal workflow; with `dry_run` only say what it would do."""
-        path = f"/violations/{segment(violation_id)}/repair"
-        return Document.of(await self._write("POST", path, {"dry_run": dry_run}))
+    async def scan(self, site: str, networks: Sequence[str] = ()) -> models.Started:
+        """Let a site ask its BMC ranges who is there."""
+        return models.Started.of(await self._write("POST", "/bmc-scans", {"site": site, "networks": list(networks)}))
 
-    async def invariants(self) -> Any:
-        """What must be true between the systems, and how the last look went, by site."""
-        return await self._read("/invariants")
+
+class Candidates(Collection[models.Candidate]):
+    """BMCs that nobody expected."""
+
+    async def approve(self, candidate: str, **machine: Any) -> Document:
+        """Make its machine; `machine` holds name, rack, device_type, serial, and perhaps position, role, nic_macs."""
+        return Document.of(await self._write("POST", f"/candidates/{segment(candidate)}/approve", machine))
+
+    async def ignore(self, candidate: str, reason: str) -> Document:
+        """Keep it out of the list of new ones."""
+        path = f"/candidates/{segment(candidate)}/ignore"
+        return Document.of(await self._write("POST", path, {"reason": reason}))
 
 
 class Clusters(Collection[models.Cluster]):
@@ -377,6 +383,18 @@ class Resources:
         return Machines(self.transport, "/machines", models.Machine, OPERATOR_ONLY)
 
     @cached_property
+    def candidates(self) -> Candidates:
+        return Candidates(self.transport, "/candidates", models.Candidate, OPERATOR_ONLY)
+
+    @cached_property
+    def dhcp(self) -> Collection[models.DhcpServer]:
+        return Collection(self.transport, "/dhcp", models.DhcpServer, OPERATOR_ONLY)
+
+    @cached_property
+    def leases(self) -> Collection[Document]:
+        return Collection(self.transport, "/dhcp/leases", Document, OPERATOR_ONLY)
+
+    @cached_property
     def clusters(self) -> Clusters:
         return Clusters(self.transport, "/clusters", models.Cluster)
 
@@ -439,10 +457,6 @@ class Resources:
     @cached_property
     def sources(self) -> Sources:
         return Sources(self.transport, "/sources", Document, OPERATOR_ONLY)
-
-    @cached_property
-    def violations(self) -> Violations:
-        return Violations(self.transport, "/violations", models.Violation, OPERATOR_ONLY)
 
     @cached_property
     def services(self) -> Services:

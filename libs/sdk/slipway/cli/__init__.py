@@ -14,7 +14,7 @@ from slipway.cli import (
     checks,
     clusters,
     dead_letters,
-    drift,
+    discovery,
     history,
     live,
     machines,
@@ -67,7 +67,14 @@ def root(
     CONTEXT.set(context)
 
 
-for noun in (*clusters.GROUPS, *machines.GROUPS, *operations.GROUPS, *catalog.GROUPS, *checks.GROUPS):
+for noun in (
+    *clusters.GROUPS,
+    *machines.GROUPS,
+    *discovery.GROUPS,
+    *operations.GROUPS,
+    *catalog.GROUPS,
+    *checks.GROUPS,
+):
     app.add_typer(noun)
 for noun in (
     *money.GROUPS,
@@ -76,7 +83,6 @@ for noun in (
     *subscribers.GROUPS,
     *webhooks.GROUPS,
     *auditing.GROUPS,
-    *drift.GROUPS,
     *upkeep.GROUPS,
     *dead_letters.GROUPS,
     *restore.GROUPS,
