@@ -203,6 +203,20 @@ class Reason(Body):
     reason: Line = Field(description="one line of at most 500 characters")
 
 
+class Repair(Body):
+    """Whether to do it, or only to say what it would do and whether it would be refused."""
+
+    model_config = example(dry_run=True)
+    dry_run: bool = False
+
+
+class Power(Reason):
+    """Switch it on (only what is deployed for a tenant) or off."""
+
+    model_config = example(power="on", reason="its tenant asked for it")
+    power: Literal["on", "off"]
+
+
 class Cancel(Body):
     """Why it is cancelled; may be left out."""
 

@@ -19,6 +19,7 @@ from libs.contracts.operations import OperationStatus
 from libs.contracts.provisioning import ClusterState
 from libs.contracts.reservation import ClaimState
 from libs.contracts.validation import Suite, Verdict
+from libs.contracts.violation import Severity
 from services.gateway.visible_text import one_line
 
 MAX_PAGE = 200
@@ -61,6 +62,16 @@ class MachineQuery(ListQuery):
     site: list[Value] = many()
     rack: list[Value] = many("Rack name or id")
     profile: list[Value] = many()
+
+
+class ViolationQuery(ListQuery):
+    state: list[Literal["OPEN", "CLEARED"]] = Field(
+        default_factory=list, max_length=2, description="OPEN when left out"
+    )
+    invariant: list[Value] = many()
+    severity: list[Severity] = Field(default_factory=list, max_length=2)
+    site: list[Value] = many()
+    subject: list[Value] = many("Machine or node id")
 
 
 class SiteScopedQuery(ListQuery):

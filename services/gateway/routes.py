@@ -24,6 +24,7 @@ from libs.contracts.provisioning import ClusterFacts, ImageFacts, NodeFacts, Tem
 from libs.contracts.reservation import ClaimFacts, ReservationFacts
 from libs.contracts.subscription import SubscriberFacts, WebhookFacts
 from libs.contracts.validation import FindingFacts, RunFacts
+from libs.contracts.violation import ViolationFacts
 from services.gateway import answers, bodies, filters
 from services.gateway.answers import Document, Page, Started
 
@@ -204,6 +205,11 @@ ROUTES: tuple[Route, ...] = (
     write(O, "POST", "/machines/{machine_id}/release-quarantine", "inventory.release_quarantine", Started, "Sanitize and validate a quarantined machine again", bodies.Reason, 202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/holds", "inventory.add_hold", MachineFacts, "Keep a machine from use until you remove the hold", bodies.Reason, guarded=True),
     write(O, "DELETE", "/machines/{machine_id}/holds/{hold_id}", "inventory.remove_hold", MachineFacts, "Remove a hold", guarded=True),
+    write(O, "POST", "/machines/{machine_id}/power", "inventory.set_power", Started, "Switch a machine on or off and see it so", bodies.Power, 202, guarded=True),
+    read(O, "/invariants", "inventory.list_invariants", Page[Document], "List what must be true between the systems, and how the last look went"),
+    read(O, "/violations", "inventory.list_violations", Page[ViolationFacts], "List where the systems disagree, newest first", filters.ViolationQuery),
+    read(O, "/violations/{id}", "inventory.get_violation", ViolationFacts, "Show a violation: both values, what it means, what repairs it"),
+    write(O, "POST", "/violations/{id}/repair", "inventory.repair_violation", Document, "Repair a violation by the normal workflow, or say what that would do", bodies.Repair, 202),
     read(O, "/sources", "inventory.list_sources", Page[Document], "List sources of truth: age of the last good data, last error", filters.PageQuery),
     write(O, "POST", "/sources/netbox/read", "inventory.read_source", Document, "Read NetBox now", status=202),
 

@@ -11,8 +11,7 @@ from libs.contracts.inventory import (
     ProfileFacts,
 )
 from libs.runtime.service import App, Periodic, Service, main
-from services.inventory import discovery, expected, periodic, rotation, sagas_discovery, store
-from services.inventory import invariants, power_calls
+from services.inventory import discovery, expected, invariants, periodic, power_calls, rotation, sagas_discovery, store
 from services.inventory.adapters.manifest import ManifestFile
 from services.inventory.adapters.netbox import RestNetBox
 from services.inventory.adapters.source import MachineSource
@@ -61,7 +60,15 @@ def inventory(settings: InventorySettings | None = None) -> Service:
         operation_events=(InventoryOperationStarted, InventoryOperationProgressed, InventoryOperationFinished),
         projections=PROJECTIONS,
         queries={**QUERIES, **discovery.QUERIES, **invariants.QUERIES},
-        calls={**CALLS, **SOURCE_CALLS, **rotation.CALLS, **discovery.CALLS, **expected.CALLS, **invariants.CALLS, **power_calls.CALLS},
+        calls={
+            **CALLS,
+            **SOURCE_CALLS,
+            **rotation.CALLS,
+            **discovery.CALLS,
+            **expected.CALLS,
+            **invariants.CALLS,
+            **power_calls.CALLS,
+        },
         periodic=(
             Periodic("read_source", settings.netbox_poll_seconds, periodic.read_source),
             Periodic("follow_hints", 0.5, periodic.follow_hints),

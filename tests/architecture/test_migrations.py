@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 from typing import Any
 
@@ -26,6 +27,10 @@ _NOT_THE_STORES = {
 
 
 def _declared(service: str) -> MetaData:
+    rooms = importlib.import_module(f"services.{service}")
+    for room in pkgutil.iter_modules(rooms.__path__):
+        if room.name.endswith("_store"):  # Further rooms of the same tables.
+            importlib.import_module(f"services.{service}.{room.name}")
     store = importlib.import_module(f"services.{service}.store")
     tables = [value for value in vars(store).values() if isinstance(value, Table)]
     assert tables, f"services/{service}/store.py declares no table"

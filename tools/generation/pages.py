@@ -7,9 +7,11 @@ import importlib.util
 from typing import Any
 
 from libs.contracts.message import Kind, Message
+from libs.contracts.provision_states import PROVISION_STATES
 from libs.fsm import Table
 from libs.saga.diagram import mermaid
 from libs.saga.dsl import Saga
+from services.inventory.model.invariants import INVARIANTS, REPAIR_WORDS
 from services.inventory.model.ownership import FIELDS as NETBOX_FIELDS
 from tools.generation.messages import Files, all_messages, schema_path, stream, subject_pattern
 
@@ -65,6 +67,35 @@ def _table_page(service: str, table: Table[Any]) -> str:
     )
 
 
+def _invariants_page() -> str:
+    source = "services/inventory/model/invariants.py"
+    how = "how they are judged: [invariants.md](../invariants.md)"
+    parts = [f"{_NOTICE}# Invariants\n\nFrom [{source}](../../../{source}); {how}.\n"]
+    for rule in INVARIANTS:
+        systems = ", ".join(system.value for system in rule.systems)
+        parts.append(
+            f"\n## {rule.id}\n\n{rule.title}. **{rule.severity.value}**; compares {systems}; "
+            f"told after {rule.grace.total_seconds():g} s.\n\n{rule.explanation}\n\n"
+            f"Repair: {REPAIR_WORDS[rule.repair]}.\n"
+        )
+    return "".join(parts)
+
+
+def _provision_states_page() -> str:
+    source = "libs/contracts/provision_states.py"
+    rows = "".join(
+        f"| {state.name} | {state.meaning} | {state.course.value} | {'yes' if state.occupied else 'no'} | "
+        f"{', '.join(state.fits) or 'none'} | {state.to_manageable.value} | {state.to_free.value} |\n"
+        for state in PROVISION_STATES.values()
+    )
+    return (
+        f"{_NOTICE}# Ironic's provision states\n\nFrom [{source}](../../../{source}). "
+        "Small letters are Ironic's verbs.\n\n"
+        "| state | meaning | course | a tenant's system | fits a machine that is | to be wiped | to be freed |\n"
+        f"| --- | --- | --- | --- | --- | --- | --- |\n{rows}"
+    )
+
+
 def _saga_page(service: str, saga: Saga) -> str:
     source = f"services/{service}/sagas.py"
     return f"{_NOTICE}# Process: {saga.kind}\n\nFrom [{source}](../../../{source}).\n\n{_fenced(mermaid(saga))}"
@@ -111,8 +142,12 @@ def _netbox_fields() -> str:
 def pages() -> Files:
     """docs/architecture/generated."""
     files = {f"{FOLDER}/messages.md": _catalogue(), f"{FOLDER}/netbox-fields.md": _netbox_fields()}
+    files |= {f"{FOLDER}/invariants.md": _invariants_page(), f"{FOLDER}/provision-states.md": _provision_states_page()}
     index = [f"{_NOTICE}# Drawn from the code\n\n- [Messages](messages.md)\n"]
     index.append("- [Who owns which field: NetBox and Slipway](netbox-fields.md)\n")
+    index.append(
+        "- [Invariants between the systems](invariants.md)\n- [Ironic's provision states](provision-states.md)\n"
+    )
     for heading, prefix, entries in (
         ("Lifecycles", "lifecycle", [(s, t.name, _table_page(s, t)) for s, t in state_tables()]),
         ("Processes", "process", [(s, g.kind, _saga_page(s, g)) for s, g in sagas()]),

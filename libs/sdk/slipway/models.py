@@ -325,6 +325,30 @@ class Finding(Document):
     seen_count: int = 1
 
 
+class Violation(Document):
+    """`ours` should be, `theirs` is. `command` repairs it."""
+
+    id: str
+    invariant: str
+    severity: str = ""
+    state: str = ""
+    site: str = ""
+    subject: str = ""
+    name: str = ""
+    title: str = ""
+    explanation: str = ""
+    ours: str = ""
+    theirs: str = ""
+    repair: str = ""
+    does: str = ""
+    command: str = ""
+    first_seen_at: datetime | None = None
+    opened_at: datetime | None = None
+    cleared_at: datetime | None = None
+    repaired_by: str = ""
+    repair_operation_id: str | None = None
+
+
 class Usage(Document):
     id: str
     cluster_id: str = ""

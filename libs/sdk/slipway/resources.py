@@ -58,6 +58,11 @@ class Machines(Collection[models.Machine]):
         """Try the failed step of a machine again."""
         return models.Started.of(await self._write("POST", f"/machines/{segment(machine)}/retry"))
 
+    async def power(self, machine: str, power: str, reason: str) -> models.Started:
+        """Switch a machine "on" or "off" and see it so."""
+        body = {"power": power, "reason": reason}
+        return models.Started.of(await self._write("POST", f"/machines/{segment(machine)}/power", body))
+
     async def quarantine(self, machine: str, reason: str) -> Document:
         """Take a machine out of the pool."""
         return Document.of(await self._write("POST", f"/machines/{segment(machine)}/quarantine", {"reason": reason}))
@@ -96,6 +101,17 @@ class Candidates(Collection[models.Candidate]):
         """Keep it out of the list of new ones."""
         path = f"/candidates/{segment(candidate)}/ignore"
         return Document.of(await self._write("POST", path, {"reason": reason}))
+
+
+class Violations(Collection[models.Violation]):
+    async def repair(self, violation_id: str, *, dry_run: bool = False) -> Document:
+        """Start the violation's repair by the normal workflow; with `dry_run` only say what it would do."""
+        path = f"/violations/{segment(violation_id)}/repair"
+        return Document.of(await self._write("POST", path, {"dry_run": dry_run}))
+
+    async def invariants(self) -> Any:
+        """What must be true between the systems, and how the last look went, by site."""
+        return await self._read("/invariants")
 
 
 class Clusters(Collection[models.Cluster]):
@@ -457,6 +473,10 @@ class Resources:
     @cached_property
     def sources(self) -> Sources:
         return Sources(self.transport, "/sources", Document, OPERATOR_ONLY)
+
+    @cached_property
+    def violations(self) -> Violations:
+        return Violations(self.transport, "/violations", models.Violation, OPERATOR_ONLY)
 
     @cached_property
     def services(self) -> Services:

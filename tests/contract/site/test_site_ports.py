@@ -7,7 +7,8 @@ import uuid
 import asyncssh
 import pytest
 
-from libs.contracts.site import CheckRequest, CollectEvidence, RunnerNode, RunTemplate
+from deploy.lab.fleet import Machine
+from libs.contracts.site import CheckRequest, CollectEvidence, PowerNode, RunnerNode, RunTemplate
 from services.satellite.collectors import ON_NODE, OUT_OF_BAND, collect
 from services.satellite.errors import Failure, Refusal
 from services.satellite.ports import Host
@@ -120,6 +121,7 @@ async def test_a_machine_is_deployed_once_for_one_claim_and_given_back_observed_
 
     deployed = await bare_metal.deploy(order, extra_keys=[access.public_key()], resumed=False)
     installed = under_test.deployment(machine)
+    await _power_obeys_its_claim_alone(under_test, machine, claim)
     again = await bare_metal.deploy(order, extra_keys=[access.public_key()], resumed=True)
 
     assert deployed.provision_state == "active"
@@ -139,6 +141,25 @@ async def test_a_machine_is_deployed_once_for_one_claim_and_given_back_observed_
     assert await under_test.state(machine) == "available"
     with pytest.raises(Failure):
         await access.run(deployed.host, "hostname", limit_seconds=30)
+
+
+async def _power_obeys_its_claim_alone(under_test: SiteUnderTest, machine: Machine, claim: str) -> None:
+    order = PowerNode(**under_test.ids(machine), claim_id=claim, power="off")
+    with pytest.raises(Refusal) as refused:
+        await under_test.site.bare_metal.power(order.model_copy(update={"claim_id": new_claim()}))
+    assert refused.value.code == "node_held_by_other"
+    for power in ("off", "on"):
+        await under_test.site.bare_metal.power(order.model_copy(update={"power": power}))
+        seen = await under_test.site.bare_metal.collect(under_test.ids(machine)["machine_id"], "redfish.power")
+        assert seen == {"power_state": power.capitalize()}
+
+
+async def test_what_is_not_deployed_is_not_switched_on(under_test: SiteUnderTest) -> None:
+    machine = await under_test.available(under_test.machine())
+    with pytest.raises(Refusal) as refused:
+        await under_test.site.bare_metal.power(PowerNode(**under_test.ids(machine), power="on"))
+    assert refused.value.code == "node_not_deployed"
+    assert await under_test.site.bare_metal.power(PowerNode(**under_test.ids(machine), power="off"))
 
 
 async def _everything_else_is_refused(under_test: SiteUnderTest, machine: object, machine_id: str) -> None:

@@ -216,6 +216,24 @@ def release(machine: Name, reason: Reason, wait: Wait = False, as_json: Json = F
     _start(lambda client: client.machines.release(machine, reason), wait=wait, as_json=as_json)
 
 
+@machines.command("power")
+def power(
+    machine: Name,
+    wanted: Annotated[str, typer.Argument(metavar="on|off", help="What its power should be.")],
+    reason: Reason,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Switch a machine on or off, and see it so. On: only what is deployed for a tenant.
+
+    \b
+      slipway machines power fra1-r1-u02 on --reason "its tenant shut it down by mistake" --wait
+    """
+    if wanted not in ("on", "off"):
+        usage_error(f"{wanted!r} is no power state.", "Say on or off.")
+    _start(lambda client: client.machines.power(machine, wanted, reason), wait=wait, as_json=as_json)
+
+
 @machines.command("hold")
 def hold(machine: Name, reason: Reason, as_json: Json = False) -> None:
     """Keep a machine from use until you remove the hold. Automation never removes it.
