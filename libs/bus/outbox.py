@@ -22,6 +22,7 @@ from nats.js import JetStreamContext
 from prometheus_client import Counter, Gauge
 from sqlalchemy import text
 
+from libs.bus import foreign
 from libs.bus.archive import Archive
 from libs.bus.gate import Gate
 from libs.bus.lease import Lease
@@ -72,6 +73,8 @@ _WORK = """SELECT 1 FROM {s}.outbox WHERE is_event AND seq IS NULL
 UNION ALL SELECT 1 FROM {s}.outbox WHERE published_at IS NULL AND NOT is_event"""
 _AFTER = """SELECT id, message_id, subject, payload, seq, tenant_seq, published_at IS NOT NULL AS acknowledged
 FROM {s}.outbox WHERE seq > $1 ORDER BY seq LIMIT $2"""
+# Whether the broker may have refused an event whose place it says is taken.
+_UNSURE = "SELECT 1 FROM {s}.outbox WHERE is_event AND published_at IS NULL AND seq <= :last LIMIT 1"
 _MARK = "UPDATE {s}.outbox SET published_at = now() WHERE id = ANY($1::bigint[]) AND published_at IS NULL"
 
 Row = Mapping[str, Any]  # id, message_id, subject, payload, seq, tenant_seq; the numbers are None for a command.
@@ -98,6 +101,14 @@ def stamped(row: Row) -> bytes:
     return bytes(row["payload"][:-1]) + stamps.encode()
 
 
+def _neighbours(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows up to the first gap; what lies in it comes first: from the archive, or a void number's filler."""
+    for number, row in enumerate(rows):
+        if row["seq"] != rows[0]["seq"] + number:
+            return rows[:number]
+    return rows
+
+
 def chains(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     """The events in pieces of bounded size: so much is on its way before an acknowledgement is awaited."""
     first, size = 0, 0
@@ -119,6 +130,7 @@ class Outbox:
         self._number = _NUMBER.format(s=service)
         self._unsent = _UNSENT.format(s=service)
         self._work = _WORK.format(s=service)
+        self._unsure = _UNSURE.format(s=service)
         self.lease = Lease(service, "sequencer", holder)
         self.gate = Gate()  # Shut while nobody knows whether this database may publish (libs/runtime/history.py).
         self.archive: Archive | None = None
@@ -216,9 +228,9 @@ class Outbox:
             for number, row in enumerate(chain[:-1]):
                 if number % TURN == 0:
                     await asyncio.sleep(0)  # Publishing only fills a buffer: others get their turn between.
-                await client.publish(row["subject"], stamped(row), headers=_expecting(row))
-            last = chain[-1]
-            await self.js.publish(last["subject"], stamped(last), timeout=ACK_TIMEOUT_SECONDS, headers=_expecting(last))
+                await client.publish(row["subject"], stamped(row), headers=_expecting(chain, number))
+            last, headers = chain[-1], _expecting(chain, len(chain) - 1)
+            await self.js.publish(last["subject"], stamped(last), timeout=ACK_TIMEOUT_SECONDS, headers=headers)
             self._keep(chain, "event")
 
     async def _publish_commands(self, rows: Sequence[Row]) -> None:
@@ -261,7 +273,9 @@ class Outbox:
             await self._measure(conn)
         while True:
             last = (await self.js.stream_info(self.stream)).state.last_seq
-            rows = await self._numbered_after(last)
+            if await self._stepped_over(last):
+                continue
+            rows = _neighbours(await self._numbered_after(last))
             if await self._refilled(last, rows):
                 continue
             if not rows:
@@ -277,12 +291,33 @@ class Outbox:
         await self._mark_through(last)
         self._resync = False
 
+    async def _stepped_over(self, last: int) -> bool:
+        """Let our events go on after what somebody else wrote at the stream's end. False when there is none."""
+        async with self.database.transaction() as conn:
+            unsure = await conn.scalar(text(self._unsure), {"last": last})
+            ahead = last > await last_numbered(conn, self.service)
+        # Not while all goes well: then the last event was acknowledged, and what would follow it shows by itself.
+        if not (self._resync or unsure or ahead):
+            return False
+        found = await foreign.unmatched(self.database, self.js, self.service, last)
+        if not found:
+            return False
+        async with self.database.transaction() as conn:
+            if await self.lease.take(conn) is None:
+                raise RuntimeError("another replica has the lease")
+            await foreign.step_over(conn, self.service, found)
+        return True
+
     async def _refilled(self, last: int, rows: Sequence[Row]) -> bool:
         """Put back what only the archive still has of what comes after `last`. False when there is no such thing."""
         async with self.database.transaction() as conn:
             until = int(rows[0]["seq"]) - 1 if rows else await last_numbered(conn, self.service)
+            void = await foreign.voids(conn, self.service, last + 1, last + 1)
         if until <= last:
             return False
+        if void:
+            await foreign.fill(self.js, self.service, last + 1)
+            return True
         if self.archive is None:
             raise LostForGood(f"{self.stream} ends at {last}, the outbox after {until}, and no archive is known")
         await refill_events(self.js, self.stream, self.archive, last + 1, until)
@@ -321,6 +356,14 @@ def _by_number(row: Row) -> int:
     return int(row["seq"])
 
 
-def _expecting(row: Row) -> dict[str, str]:
-    """An event is kept only right after the one before it; no other guard against a second copy is needed."""
-    return {"Nats-Expected-Last-Sequence": str(row["seq"] - 1)}
+def _expecting(chain: Sequence[Row], number: int) -> dict[str, str]:
+    """An event is kept only right after the one before it.
+
+    By its place and, inside of a chain, by its id: a foreign message that takes the place of one event would otherwise
+    let the next one in, and the last one's acknowledgement would stand for an event that is nowhere.
+    """
+    row = chain[number]
+    headers = {"Nats-Msg-Id": row["message_id"], "Nats-Expected-Last-Sequence": str(row["seq"] - 1)}
+    if number:
+        headers["Nats-Expected-Last-Msg-Id"] = chain[number - 1]["message_id"]
+    return headers

@@ -58,7 +58,9 @@ async def refill_events(js: JetStreamContext, stream: str, archive: Archive, fir
 
     Raises LostForGood when the archive lacks the first of them, ArchiveUnavailable when it does not answer.
     """
-    events = await archive.events(first, last)
+    found = await archive.events(first, last)
+    # Up to the first gap: there lies a void number (foreign.py), which the relay fills, or one that is lost for good.
+    events = [event for number, event in enumerate(found, first) if event.stream_sequence == number]
     if not events:
         raise LostForGood(
             f"{stream} ends at {first - 1}, the outbox goes on at {last + 1}, and the archive does not have {first}: "

@@ -11,19 +11,21 @@ is parked: only people know how far the world went on after the backup.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import nats.js.errors
 import structlog
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from prometheus_client import Gauge
 from sqlalchemy import MetaData, Table, Text, cast, func, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from libs.bus.admission import EPOCH_TYPE
+from libs.bus.admission import EPOCH_TYPE, event_objection
+from libs.bus.foreign import Own, keep_void, look_at, only_foreign
 from libs.bus.reading import open_reader
 from libs.bus.refill import last_numbered
 from libs.bus.tables import DEAD, PENDING
@@ -88,10 +90,11 @@ class Lost:
 
 @dataclass(frozen=True)
 class Difference:
-    """`entities` by (kind, id); `tenants`: the last number of each tenant's events."""
+    """`entities` by (kind, id); `tenants`: each tenant's last number; `void`: numbers that are no event's."""
 
     entities: dict[tuple[str, str], Lost]
     tenants: dict[str, int]
+    void: list[int] = field(default_factory=list)
 
 
 async def read_epoch(conn: AsyncConnection, service: str) -> int:
@@ -132,6 +135,8 @@ async def look(database: Database, js: JetStreamContext, service: str, *, thorou
         waiting = await held(conn, service)
         own_last = await last_numbered(conn, service)
     if waiting is None and stream_last > own_last:
+        if await only_foreign(js, service, own_last, stream_last):
+            return None  # Nothing of ours is there that we do not know; the relay steps over it (foreign.py).
         await _same_history(database, js, service, own_last)
         waiting = await _hold(database, js, service, own_last, stream_last)
     elif waiting is None and stream_last and thoroughly:
@@ -147,13 +152,13 @@ async def _same_history(database: Database, js: JetStreamContext, service: str, 
     if ours is None:
         return
     try:
-        message = await js.get_msg(event_stream(service), seq=sequence)
-        theirs = decode(message.data or b"").id
-    except (nats.js.errors.NotFoundError, BadMessage):
+        theirs = await look_at(js, service, sequence)
+    except nats.js.errors.NotFoundError:
         return
-    if theirs != ours:
+    # What is no event of this service at all is no other history, either; the relay deals with it (foreign.py).
+    if isinstance(theirs, Own) and theirs.id != ours:
         raise ForeignHistory(
-            f"event {sequence} of {service} is {ours} in the database and {theirs} in {event_stream(service)}: this "
+            f"event {sequence} of {service} is {ours} in the database and {theirs.id} in {event_stream(service)}: this "
             "database and this broker do not belong together; connect the right ones (docs/guides/restore.md)"
         )
 
@@ -241,22 +246,38 @@ async def lost_events(
             events = []
             for message in messages:
                 if message.metadata.sequence.stream <= stream_last:
-                    try:
-                        events.append(decode(message.data))
-                    except BadMessage as error:
-                        log.error("unreadable_event", service=service, subject=message.subject, error=str(error))
+                    event = _event(service, message)
+                    if event is not None:
+                        events.append(event)
             if events:
                 yield events
 
 
+def _event(service: str, message: Msg) -> Envelope | None:
+    """The event, None for what is none of the service's."""
+    try:
+        event = decode(message.data)
+        objection = event_objection(message.subject, message.metadata.sequence.stream, event)
+    except BadMessage as error:
+        event, objection = None, str(error)
+    if objection is not None:
+        log.error("no_event", service=service, subject=message.subject, error=objection)
+        return None
+    return event
+
+
 async def difference(js: JetStreamContext, service: str, restore: Held) -> Difference:
     """What the stream knows and the restored database does not. Memory grows with entities, not with events."""
-    found = Difference({}, {})
+    found = Difference({}, {}, [])
+    expected = restore.own_last + 1
     async for page in lost_events(js, service, restore.own_last, restore.stream_last):
         for event in page:
+            found.void.extend(range(expected, event.stream_sequence))
+            expected = event.stream_sequence + 1
             _add(found.entities, event)
             last = int(event.tenantsequence or 0)
             found.tenants[event.tenant] = max(found.tenants.get(event.tenant, 0), last)
+    found.void.extend(range(expected, restore.stream_last + 1))
     return found
 
 
@@ -318,6 +339,7 @@ async def accept(
             ),
             {"tenant": tenant, "last": last},
         )
+    await keep_void(conn, service, lost.void)
     raised, unknown = 0, []
     for each in lost.entities.values():
         done_here = await _raise_version(conn, entities.get(each.entity), each)

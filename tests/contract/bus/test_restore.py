@@ -255,29 +255,3 @@ async def test_of_several_replicas_that_notice_one_raises_the_epoch(bench: Bench
         assert (await told(two, "accept_restore", epoch=2, reason="test")).status == 200
         await publish(bench, command("b"))
         await eventually(lambda: _counted(one, {"a": 1, "b": 1}), within_seconds=30, what="the other goes on as well")
-
-
-async def test_what_somebody_else_wrote_into_an_event_stream_stops_no_reader_and_is_shown_to_a_human(
-    bench: Bench,
-) -> None:
-    async with bench.running() as app:
-        await publish(bench, command("a"))
-        await eventually(lambda: _counted(app, {"a": 1}), within_seconds=30)
-        await eventually(lambda: outbox_is_empty(app), within_seconds=30)
-        # Only the installation's own user could (deploy/local/nats_users.py).
-        subject = "evt.fra1.-.inventory.rack.updated.v1"
-        forged = (await stream_events(bench))[0].model_copy(update={"id": new_message_id(), "entityversion": 9})
-        await publish(bench, (subject, b"\xff garbage", {}), (subject, forged.encode(), {}))
-        await eventually(lambda: _held(app), within_seconds=30, what="the service noticed")
-        shown = (await asked(app, "restore")).body
-        assert shown["lost_events"] == 2 and [item["id"] for item in shown["items"]] == ["a"]
-        assert (await told(app, "accept_restore", epoch=2, reason="somebody wrote into our stream")).status == 200
-        await publish(bench, command("a"), command("b"))
-        await eventually(lambda: _row_is(app, "SELECT version FROM inventory.mirror WHERE id = 'a'", 10))
-        await eventually(lambda: _row_is(app, "SELECT n FROM inventory.mirror WHERE id = 'b'", 1))
-        await eventually(lambda: outbox_is_empty(app), within_seconds=30)
-        assert await _has_more_events(bench, 5)
-
-
-async def _row_is(app: App, sql: str, wanted: Any) -> bool:
-    return bool(await _row(app, sql) == wanted)
