@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_up_logging("chaos", "pretty", "error")
     if given.list:
         for kind in kinds().values():
-            console.print(f"{kind.name:<16} {kind.what}{'' if kind.usual else ' (only by name)'}", markup=False)
+            console.print(f"{kind.name:<16} {kind.what}", markup=False)
         return 0
     if given.judge is not None:
         return _judge(given.judge, console)

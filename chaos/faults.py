@@ -26,6 +26,7 @@ from deploy.local.layout import SERVICES, SITE
 REPEATED_MESSAGES = 40
 GROWTH_SECONDS = 60.0  # How long a stream is given to get messages that it can lose.
 BROKER_TRIES = 40
+MOST_AT_ONCE = 4  # Faults that last at the same time; with more, little of the system is ever up.
 CONSUMER_SECONDS = 180.0  # A service notices at once, inventory looks for a site's every 30 s; both may be down.
 # What the simulated site's faults file says for each target of break_machine.
 MACHINE_FAULTS: dict[str, dict[str, Any]] = {
@@ -47,16 +48,25 @@ class Faults:
         self.failed: list[str] = []
 
     async def run(self, faults: list[Fault], done: Callable[[Fault], None]) -> None:
-        """All of them, each at its time; those that are `together` with the one before begin while it lasts."""
+        """All of them, each at its time. The next one waits for the end of those before it that hold it up: not for
+        lasting ones, nor when the two are together."""
         running: set[asyncio.Task[None]] = set()
+        holding: set[asyncio.Task[None]] = set()
         for fault in faults:
-            if running and not fault.together:
-                await asyncio.wait(running)
-                running.clear()
+            if fault.alone:
+                await _ended(running)
+            elif not fault.together:
+                await _ended(holding)
+            while len(running := {task for task in running if not task.done()}) >= MOST_AT_ONCE:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(fault.pause)
-            running.add(asyncio.create_task(self._one(fault, done)))
-        if running:
-            await asyncio.wait(running)
+            task = asyncio.create_task(self._one(fault, done))
+            running.add(task)
+            if not fault.lasting:
+                holding.add(task)
+            if fault.alone:
+                await _ended(running)
+        await _ended(running)
 
     async def _one(self, fault: Fault, done: Callable[[Fault], None]) -> None:
         self.journal.note("fault begins", number=fault.number, fault=str(fault))
@@ -301,6 +311,12 @@ class Faults:
                 if tries == BROKER_TRIES:
                     raise
                 await asyncio.sleep(0.5)
+
+
+async def _ended(tasks: set[asyncio.Task[None]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks)
+    tasks.clear()
 
 
 def _copy_exactly(source: Path, target: Path) -> None:

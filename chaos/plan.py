@@ -23,12 +23,19 @@ CONSUMERS = tuple(f"{stream}/{stream[4:]}_inbox" for stream in COMMAND_STREAMS)
 SITE_STREAM = site_stream(SITE)
 # Together with the lag of the network, still what the satellite's rule of 30 s allows, and what it does not.
 SKEWS_SECONDS = (-90, -25, -8, 8, 25, 90)
-TOGETHER = 0.25  # How often the next fault strikes while this one lasts.
+TOGETHER = 0.25  # How often the next fault strikes while this one lasts, beside those that never hold the next one up.
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 3.0
+# What makes the rules forgive what came before it is drawn once at most, early, so that they judge all the rest.
+EARLY = 10
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault: its targets, how long it lasts in seconds, how often it is drawn beside the others."""
+    """A kind of fault: its targets, how long it lasts in seconds, how often it is drawn beside the others.
+
+    `lasting`: a condition under which others may strike; the next one does not wait for its end. `alone`: nothing else
+    strikes meanwhile, and it is drawn once at most.
+    """
 
     name: str
     what: str
@@ -36,7 +43,8 @@ class Kind:
     shortest: float = 0.0
     longest: float = 0.0
     weight: int = 2
-    usual: bool = True  # False: only when it is asked for by name.
+    lasting: bool = False
+    alone: bool = False
     choices: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
@@ -48,8 +56,16 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
         Kind("pause", "SIGSTOP, then SIGCONT", (*PROCESSES, *servers), 1, 12, weight=4),
         Kind("cut_leaf", "cut the site off from the hub", ("leaf",), 2, 15, weight=3),
         Kind("stall_leaf", "let no byte through between site and hub", ("leaf",), 2, 10),
-        Kind("slow_leaf", "slow the link between site and hub", ("leaf",), 5, 15, choices={"delay": (0.05, 0.3, 1.0)}),
-        Kind("cut_database", "cut a service off from PostgreSQL", SERVICES, 1, 8),
+        Kind(
+            "slow_leaf",
+            "slow the link between site and hub",
+            ("leaf",),
+            5,
+            15,
+            lasting=True,
+            choices={"delay": (0.05, 0.3, 1.0)},
+        ),
+        Kind("cut_database", "cut a service off from PostgreSQL", SERVICES, 1, 8, lasting=True),
         Kind(
             "break_commit",
             "cut connections in the middle of COMMIT",
@@ -57,6 +73,7 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
             3,
             8,
             weight=4,
+            lasting=True,
             choices={"how": ("before", "after"), "times": (1, 2, 4)},
         ),
         Kind(
@@ -82,11 +99,26 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
             "delete a durable consumer, which its owner makes again",
             (*CONSUMERS, "OBS/provisioning_inbox", f"{SITE_STREAM}/satellite"),
         ),
-        Kind("fill_stream", "fill a stream to its limit", (*EVENT_STREAMS, *COMMAND_STREAMS, SITE_STREAM), 2, 8),
+        Kind(
+            "fill_stream",
+            "fill a stream to its limit",
+            (*EVENT_STREAMS, *COMMAND_STREAMS, SITE_STREAM),
+            2,
+            8,
+            lasting=True,
+        ),
         Kind(
             "repeat", "deliver old messages again, in another order", (*COMMAND_STREAMS, SITE_STREAM, "OBS"), weight=3
         ),
-        Kind("skew", "run a process with another clock", PROCESSES, 3, 10, choices={"seconds": SKEWS_SECONDS}),
+        Kind(
+            "skew",
+            "run a process with another clock",
+            PROCESSES,
+            3,
+            10,
+            lasting=True,
+            choices={"seconds": SKEWS_SECONDS},
+        ),
         Kind(
             "break_machine",
             "let a machine's hardware fail",
@@ -94,9 +126,10 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
             5,
             20,
             weight=3,
+            lasting=True,
             choices={"machine": tuple(machines)},
         ),
-        Kind("restore_database", "put PostgreSQL back to an older backup", ("postgres",), 5, 15, weight=1, usual=False),
+        Kind("restore_database", "put PostgreSQL back to an older backup", ("postgres",), 5, 15, weight=1, alone=True),
         Kind("kill_all", "kill -9 every process at once", ("everything",), 0, 1, weight=1),
     )
     return {kind.name: kind for kind in found}
@@ -104,7 +137,8 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
 
 @dataclass(frozen=True)
 class Fault:
-    """One planned fault. `pause` seconds after the one before it began or ended (`together`: begun)."""
+    """One planned fault. `pause` seconds after the one before it began or ended (`together`, or that one is `lasting`:
+    begun)."""
 
     number: int
     kind: str
@@ -112,6 +146,8 @@ class Fault:
     seconds: float
     pause: float
     together: bool = False
+    lasting: bool = False
+    alone: bool = False
     more: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -122,10 +158,12 @@ class Fault:
 def plan(seed: str, count: int, of: Sequence[Kind], pace: float = 1.0) -> list[Fault]:
     """`count` faults of the given kinds; `pace` stretches the pauses between them."""
     dice = random.Random(f"plan {seed}")
-    weights = [kind.weight for kind in of]
     faults: list[Fault] = []
+    drawn: set[str] = set()
     for number in range(1, count + 1):
-        kind = dice.choices(of, weights)[0]
+        left = [kind for kind in of if not kind.alone or (number <= EARLY and kind.name not in drawn)] or list(of)
+        kind = dice.choices(left, [kind.weight for kind in left])[0]
+        drawn.add(kind.name)
         together = bool(faults) and dice.random() < TOGETHER
         faults.append(
             Fault(
@@ -133,8 +171,10 @@ def plan(seed: str, count: int, of: Sequence[Kind], pace: float = 1.0) -> list[F
                 kind=kind.name,
                 target=dice.choice(kind.targets),
                 seconds=round(dice.uniform(kind.shortest, kind.longest), 1),
-                pause=round(dice.uniform(0.5, 5.0) * pace, 1),
+                pause=round(dice.uniform(SHORTEST_PAUSE, LONGEST_PAUSE) * pace, 1),
                 together=together,
+                lasting=kind.lasting,
+                alone=kind.alone,
                 more={name: dice.choice(values) for name, values in kind.choices.items()},
             )
         )

@@ -38,7 +38,7 @@ RACKS = ("r1", "r2", "r3")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is. `only` names kinds of faults, the usual ones when empty; `hubs` is 1 or 3.
+    """What a run is. `only` names kinds of faults, all of them when empty; `hubs` is 1 or 3.
 
     `out` gets a folder a seed.
     """
@@ -63,8 +63,7 @@ class Settings:
         unknown = [name for name in self.only if name not in known]
         if unknown:
             raise ValueError(f"there is no kind of fault {', '.join(unknown)}; there are {', '.join(known)}")
-        usual = [name for name, kind in known.items() if kind.usual]
-        return plan(self.seed, self.faults, [known[name] for name in self.only or usual], self.pace)
+        return plan(self.seed, self.faults, [known[name] for name in self.only or known], self.pace)
 
 
 @dataclass
