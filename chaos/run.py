@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos import brokers, wire
+from chaos.breaches import Broken
 from chaos.driver import Crowd
 from chaos.faults import Faults
 from chaos.history import History
@@ -20,7 +21,7 @@ from chaos.journal import Journal
 from chaos.plan import Fault, kinds, plan
 from chaos.reads import read_end
 from chaos.rest import come_to_rest
-from chaos.rules import Broken, judge
+from chaos.rules import judge
 from chaos.witness import Witness
 from chaos.world import World
 from deploy.lab.fleet import load_fleet

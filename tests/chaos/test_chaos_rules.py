@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chaos.breaches import MOST_SHOWN
 from chaos.history import (
     Answer,
     Claim,
@@ -23,7 +24,7 @@ from chaos.history import (
     Saga,
     SiteAct,
 )
-from chaos.rules import MOST_SHOWN, RULES, judge
+from chaos.rules import RULES, judge
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 OPERATION = "op-prv-1"
