@@ -88,6 +88,7 @@ class MachineFacts(Message):
     bmc_address: str = ""
     bmc_mac: str = ""
     nic_macs: tuple[str, ...] = ()
+    nic_addresses: dict[str, str] = Field(default_factory=dict)  # MAC → the address that IPAM gives the port.
     state: MachineState
     failed_step: str = ""
     reason: Problem | None = None
@@ -400,6 +401,19 @@ class RecordVerdict(_RecordCommand):
     problem: Problem | None = None
     fail_to: Literal["FAILED", "QUARANTINED"]
     next_run_id: str | None = None
+
+
+@command("inventory", "record_wiped")
+class RecordWiped(_RecordCommand):
+    """Keep the evidence of the last wipe of a machine that is DECOMMISSIONING. Reply data: version."""
+
+    run_id: str
+    evidence: dict[str, object]
+
+
+@command("inventory", "retire_machine")
+class RetireMachine(_RecordCommand):
+    """DECOMMISSIONING → RETIRED; refused while a wipe is awaited. Reply data: version."""
 
 
 @command("inventory", "mark_machine_failed")

@@ -59,6 +59,15 @@ class Started(_Open):
     operation_id: str
 
 
+class MachineLeaving(Started):
+    """With `dry_run`: no operation, but what would be done and what is in its way."""
+
+    dry_run: bool = False
+    possible: bool = True
+    problem: dict[str, Any] | None = None
+    steps: tuple[dict[str, Any], ...] = ()
+
+
 class ClusterStarted(Started):
     cluster_id: str
 

@@ -217,6 +217,15 @@ class Power(Reason):
     power: Literal["on", "off"]
 
 
+class Decommission(Body):
+    """Why a machine leaves for good. `wipe` false: somebody vouches that there is nothing on its disks."""
+
+    model_config = example(reason="its lease ends", dry_run=True)
+    reason: Line = Field(description="one line of at most 500 characters")
+    wipe: bool = Field(True, strict=True)
+    dry_run: bool = Field(False, strict=True)
+
+
 class Cancel(Body):
     """Why it is cancelled; may be left out."""
 

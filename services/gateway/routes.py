@@ -203,6 +203,7 @@ ROUTES: tuple[Route, ...] = (
     write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/quarantine", "inventory.quarantine_machine", MachineFacts, "Take a machine out of the pool", bodies.Reason, guarded=True),
     write(O, "POST", "/machines/{machine_id}/release-quarantine", "inventory.release_quarantine", Started, "Sanitize and validate a quarantined machine again", bodies.Reason, 202, guarded=True),
+    write(O, "POST", "/machines/{machine_id}/decommission", "inventory.decommission_machine", answers.MachineLeaving, "Wipe a machine and remove it for good, or say what that would do", bodies.Decommission, 202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/holds", "inventory.add_hold", MachineFacts, "Keep a machine from use until you remove the hold", bodies.Reason, guarded=True),
     write(O, "DELETE", "/machines/{machine_id}/holds/{hold_id}", "inventory.remove_hold", MachineFacts, "Remove a hold", guarded=True),
     write(O, "POST", "/machines/{machine_id}/power", "inventory.set_power", Started, "Switch a machine on or off and see it so", bodies.Power, 202, guarded=True),

@@ -11,7 +11,17 @@ from libs.contracts.inventory import (
     ProfileFacts,
 )
 from libs.runtime.service import App, Periodic, Service, main
-from services.inventory import discovery, expected, invariants, periodic, power_calls, rotation, sagas_discovery, store
+from services.inventory import (
+    discovery,
+    expected,
+    invariants,
+    leaving,
+    periodic,
+    power_calls,
+    rotation,
+    sagas_discovery,
+    store,
+)
 from services.inventory.adapters.manifest import ManifestFile
 from services.inventory.adapters.netbox import RestNetBox
 from services.inventory.adapters.source import MachineSource
@@ -54,7 +64,7 @@ def inventory(settings: InventorySettings | None = None) -> Service:
         name="inventory",
         metadata=store.metadata,
         settings=settings,
-        commands={**COMMANDS, **rotation.COMMANDS},
+        commands={**COMMANDS, **rotation.COMMANDS, **leaving.COMMANDS},
         observations={**OBSERVATIONS, **discovery.OBSERVATIONS, **invariants.OBSERVATIONS},
         sagas=(*SAGAS, *sagas_discovery.SAGAS),
         operation_events=(InventoryOperationStarted, InventoryOperationProgressed, InventoryOperationFinished),
@@ -64,6 +74,7 @@ def inventory(settings: InventorySettings | None = None) -> Service:
             **CALLS,
             **SOURCE_CALLS,
             **rotation.CALLS,
+            **leaving.CALLS,
             **discovery.CALLS,
             **expected.CALLS,
             **invariants.CALLS,

@@ -53,7 +53,7 @@ class _Profile(BaseModel):
     memory_gib: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
-async def _one(ctx: Context, wanted: str, if_match: str | None = None) -> Machine | Answer:
+async def one_machine(ctx: Context, wanted: str, if_match: str | None = None) -> Machine | Answer:
     """The machine with this id or name, locked, at the version that was named if one was; or why not."""
     found = await store.find(ctx.conn, wanted)
     if len(found) > 1:
@@ -82,7 +82,7 @@ async def _settled(ctx: Context, machine: Machine, decision: Decision) -> Answer
     return Answer(body=machine_body(after), etag=f'"{after.version}"')
 
 
-def _started(decision: Decision) -> Answer:
+def started(decision: Decision) -> Answer:
     """A process was started on the machine: 202 with its operation."""
     if not isinstance(decision, Change):
         return _refused(decision)
@@ -187,7 +187,7 @@ async def retry_machine(ctx: Context, call: Call) -> Answer:
     wanted = parse(_Machine, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id, call.if_match)
+    machine = await one_machine(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     if machine.state is not MachineState.FAILED:
@@ -197,7 +197,14 @@ async def retry_machine(ctx: Context, call: Call) -> Answer:
             f"{machine.name} is {machine.state}; only a FAILED machine can be retried.",
             "A quarantined machine is released: POST /machines/{machine_id}/release-quarantine.",
         )
-    return _started(await processes.retry(ctx, machine))
+    if machine.failed_step == "decommission":
+        return problem(
+            409,
+            "machine.leaving",
+            f"{machine.name} failed while it was being decommissioned; a retry would bring it back into the pool.",
+            "Decommission it again: POST /machines/{machine_id}/decommission. To keep it, quarantine and release it.",
+        )
+    return started(await processes.retry(ctx, machine))
 
 
 async def release_quarantine(ctx: Context, call: Call) -> Answer:
@@ -205,7 +212,7 @@ async def release_quarantine(ctx: Context, call: Call) -> Answer:
     wanted = parse(_Reasoned, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id, call.if_match)
+    machine = await one_machine(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     if machine.state is not MachineState.QUARANTINED:
@@ -215,14 +222,14 @@ async def release_quarantine(ctx: Context, call: Call) -> Answer:
             f"{machine.name} is {machine.state}, not QUARANTINED.",
             "Nothing to release.",
         )
-    return _started(await processes.renew(ctx, machine))
+    return started(await processes.renew(ctx, machine))
 
 
 async def quarantine_machine(ctx: Context, call: Call) -> Answer:
     wanted = parse(_Reasoned, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id, call.if_match)
+    machine = await one_machine(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     reason = Problem(
@@ -238,7 +245,7 @@ async def add_hold(ctx: Context, call: Call) -> Answer:
     wanted = parse(_Reasoned, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id, call.if_match)
+    machine = await one_machine(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     hold = Hold(id=new_id("hold"), owner=call.actor, reason=wanted.reason, since=ctx.now)
@@ -250,7 +257,7 @@ async def remove_hold(ctx: Context, call: Call) -> Answer:
     wanted = parse(_HoldOf, call.params)
     if isinstance(wanted, Answer):
         return wanted
-    machine = await _one(ctx, wanted.machine_id, call.if_match)
+    machine = await one_machine(ctx, wanted.machine_id, call.if_match)
     if isinstance(machine, Answer):
         return machine
     if machine.hold(wanted.hold_id) is None:

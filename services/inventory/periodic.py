@@ -18,10 +18,12 @@ from libs.bus.lease import Lease
 from libs.contracts.inventory import MachineState, SourceRead
 from libs.contracts.replies import Problem
 from libs.runtime.service import App
-from services.inventory import processes, source_store, store
+from services.inventory import departures, processes, source_store, store
 from services.inventory.adapters.source import HintedSource, MachineSource, SourceUnavailable, Walk, Write
 from services.inventory.intake import Intake, take_in
 from services.inventory.model import holds, renewal
+from services.inventory.model.intent import wants_decommission
+from services.inventory.model.leaving import Wish
 from services.inventory.model.machine import Change, Machine
 from services.inventory.model.source import follow_status
 from services.inventory.settings import InventorySettings
@@ -123,11 +125,23 @@ async def follow_wishes(app: App) -> None:
     for machine_id in wished:
         async with app.transaction(actor=SOURCE_ACTOR) as ctx:
             machine = await store.load(ctx.conn, machine_id)
-            if machine is None or follow_status(machine, ctx.now).machine == machine:
+            if machine is None or not _asks(machine, ctx.now):
                 continue
             locked = await store.lock(ctx.conn, machine_id)
             if locked is not None:
-                await store.save(ctx, locked, follow_status(locked, ctx.now))
+                await _follow_wish(app, ctx, locked)
+
+
+def _asks(machine: Machine, now: datetime) -> bool:
+    return wants_decommission(machine) or follow_status(machine, now).machine != machine
+
+
+async def _follow_wish(app: App, ctx: Context, machine: Machine) -> None:
+    change = follow_status(machine, ctx.now)
+    await store.save(ctx, machine, change)
+    at_once = _settings(app).netbox_decommission_at_once
+    if wants_decommission(change.machine) and await source_store.leaving(ctx.conn) < at_once:
+        await departures.start(ctx, change.machine, Wish("its status in NetBox is decommissioning", SOURCE_ACTOR))
 
 
 async def _leads(app: App) -> bool:

@@ -25,6 +25,7 @@ from libs.contracts.validation import RunSuite, Suite
 from libs.saga import Data, Item, ToSite, saga, step, to_site
 from services.inventory import sagas_site
 from services.inventory.model.machine import Machine
+from services.inventory.sagas_leaving import SAGAS as LEAVING_SAGAS
 from services.inventory.sagas_rotation import ROTATION_SAGAS
 
 # A real wipe of eight NVMe drives takes minutes by secure erase, hours by overwriting. Below the state's own 8 h.
@@ -343,5 +344,6 @@ SAGAS = (
     follow_return,
     enrol_machines,
     *ROTATION_SAGAS,
+    *LEAVING_SAGAS,
     *sagas_site.SAGAS,
 )

@@ -23,6 +23,9 @@ class InventorySettings(ServiceSettings):
     # How far a poll reaches back before the moment of the one before: a change of many devices becomes visible when it
     # ends, under the times at which its parts were made.
     netbox_overlap_seconds: float = Field(default=60.0, ge=0)
+    # Machines that leave at the same time because NetBox says decommissioning; a change of hundreds by mistake can be
+    # taken back there before most of it has begun. 0: none, an operator decommissions each.
+    netbox_decommission_at_once: int = Field(default=8, ge=0)
     manifest_file: Path | None = None
     profiles_file: Path = Path(__file__).with_name("profiles.yaml")
     # A reference that only the site's satellite can resolve; {name} is the machine's name.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, DateTime, Integer, Table, Text, delete, select, tuple_
+from sqlalchemy import BigInteger, Column, DateTime, Integer, Table, Text, delete, func, select, tuple_
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -103,3 +103,9 @@ async def with_wishes(conn: AsyncConnection) -> Sequence[str]:
         facts["netbox_status"].astext.not_in(USABLE) | (facts["drifts"].astext != "[]"),
     )
     return list((await conn.execute(statement.order_by(machine_table.c.id))).scalars())
+
+
+async def leaving(conn: AsyncConnection) -> int:
+    """How many machines are DECOMMISSIONING."""
+    state = machine_table.c.state == MachineState.DECOMMISSIONING.value
+    return (await conn.execute(select(func.count()).select_from(machine_table).where(state))).scalar_one()

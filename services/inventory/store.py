@@ -191,10 +191,11 @@ async def _want_written(ctx: Context, before: Machine | None, after: Machine) ->
         and after.state is MachineState.AVAILABLE
         and (before is None or before.state is not MachineState.AVAILABLE)
     )
+    left = after.state is MachineState.RETIRED and (before is None or before.state is not MachineState.RETIRED)
     fields = written_fields(after)
     if before is not None and written_fields(before) == fields and not enrolled:
         return
-    await want_written(ctx, after, status="active" if enrolled else None)
+    await want_written(ctx, after, status="active" if enrolled else "offline" if left else None)
 
 
 async def want_written(ctx: Context, machine: Machine, status: str | None = None) -> None:

@@ -89,6 +89,17 @@ class Hold(Document):
     reason: str = ""
 
 
+class Drift(Document):
+    """A source says otherwise than Slipway: both values, who decides the field, how the two agree again."""
+
+    source: str = ""
+    field: str = ""
+    ours: str = ""
+    theirs: str = ""
+    owner: str = ""
+    repair: str = ""
+
+
 class Machine(Document):
     id: str
     name: str
@@ -105,6 +116,7 @@ class Machine(Document):
     reason: Problem | None = None
     health: str = "UNKNOWN"
     holds: tuple[Hold, ...] = ()
+    drifts: tuple[Drift, ...] = ()
     eligible: bool = False
     cluster_id: str | None = None
     tenant: str = "-"

@@ -72,6 +72,13 @@ class Machines(Collection[models.Machine]):
         path = f"/machines/{segment(machine)}/release-quarantine"
         return models.Started.of(await self._write("POST", path, {"reason": reason}))
 
+    async def decommission(
+        self, machine: str, reason: str, *, wipe: bool = True, dry_run: bool = False
+    ) -> models.Started:
+        """Wipe a machine and remove it for good; with `dry_run` only say what that would do (`steps`)."""
+        body = {"reason": reason, "wipe": wipe, "dry_run": dry_run}
+        return models.Started.of(await self._write("POST", f"/machines/{segment(machine)}/decommission", body))
+
     async def hold(self, machine: str, reason: str) -> Document:
         """Keep a machine from use until the hold is removed."""
         return Document.of(await self._write("POST", f"/machines/{segment(machine)}/holds", {"reason": reason}))

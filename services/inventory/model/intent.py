@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from libs.contracts.inventory import MachineState
+from services.inventory.model.holds import AUTOMATION
 from services.inventory.model.machine import HELD_STATES, Machine
+from services.inventory.states import STEP_OF
 
 S = MachineState
+LEAVING_STEP = STEP_OF[S.DECOMMISSIONING]
 STAGED, ACTIVE, OFFLINE, FAILED = "staged", "active", "offline", "failed"
 PLANNED, STORED, DECOMMISSIONING = "planned", "inventory", "decommissioning"
 # What people mean to be used, or to be brought into use. Any other status, known or not, keeps a machine out.
@@ -43,7 +46,16 @@ def _when(machine: Machine) -> str:
         return f"; it begins when claim {machine.claim_id} has given it back"
     if machine.state in _BUSY:
         return f"; it begins when it is no longer {machine.state}"
+    if machine.failed_step == LEAVING_STEP:
+        return "; that has failed: read the reason, then decommission it again"
+    if _kept_by(machine):
+        return f"; it begins when the hold of {', '.join(_kept_by(machine))} is removed"
     return ""
+
+
+def _kept_by(machine: Machine) -> list[str]:
+    """Whose word keeps it where it is: people's holds, which automation does not pass."""
+    return sorted({hold.owner for hold in machine.holds if not hold.owner.startswith(AUTOMATION)})
 
 
 def contradiction(machine: Machine, status: str) -> Contradiction | None:
@@ -84,7 +96,8 @@ def wants_decommission(machine: Machine) -> bool:
         and machine.claim_id is None
         and machine.state in (S.EXPECTED, S.AVAILABLE, S.QUARANTINED, S.MAINTENANCE, S.FAILED)
         # A step of it that failed is a human's to look at, not to be begun again and again.
-        and machine.failed_step != "decommission"
+        and machine.failed_step != LEAVING_STEP
+        and not _kept_by(machine)
     )
 
 

@@ -337,7 +337,7 @@ def test_the_context_can_be_changed(configured: Path) -> None:
 
 
 VERBS = {
-    "machines": "list show enrol retry quarantine release hold unhold",
+    "machines": "list show enrol retry quarantine release decommission hold unhold",
     "clusters": "list create show delete nodes ssh-config ssh",
     "operations": "list show watch cancel resume",
     "profiles": "list show availability put",

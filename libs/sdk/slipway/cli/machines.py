@@ -15,7 +15,7 @@ from slipway.cli.output import Column, ago, console, exact, print_facts, print_j
 from slipway.cli.session import DEFAULT_LIMIT, Json, Limit, Sort, Wait, group, run, show_list, show_one, usage_error
 from slipway.client import Client
 from slipway.doors import Door
-from slipway.models import Document, Machine, Operation, Started
+from slipway.models import Document, Drift, Machine, Operation, Started
 
 machines = group("machines", "Physical machines: list, enrol, retry, quarantine, release. (operators)")
 GROUPS = (machines,)
@@ -104,6 +104,7 @@ def _render(machine: Machine) -> None:
             ("Why", Text(reason.message, "red") if reason else None),
             ("Next", reason.next_step if reason else None),
             ("Holds", "; ".join(f"{hold.reason} (by {hold.owner}, {hold.id})" for hold in machine.holds)),
+            ("Differs", "; ".join(_differs(drift) for drift in machine.drifts)),
             ("Health", state(machine.health)),
             ("May be claimed", "yes" if machine.eligible else "no"),
             ("Where", where),
@@ -124,6 +125,10 @@ def _render(machine: Machine) -> None:
             ("As of", machine.as_of_event.told() if machine.as_of_event else None),
         ]
     )
+
+
+def _differs(drift: Drift) -> str:
+    return f"{drift.field}: {drift.ours} here, {drift.theirs or '(blank)'} in {drift.source}; {drift.repair}"
 
 
 @machines.command("enrol")
@@ -232,6 +237,55 @@ def power(
     if wanted not in ("on", "off"):
         usage_error(f"{wanted!r} is no power state.", "Say on or off.")
     _start(lambda client: client.machines.power(machine, wanted, reason), wait=wait, as_json=as_json)
+
+
+@machines.command("decommission")
+def decommission(
+    machine: Name,
+    reason: Reason,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
+    without_wipe: Annotated[
+        bool, typer.Option("--without-wipe", help="Its disks can't be or need not be wiped; you vouch for it.")
+    ] = False,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Have a machine leave for good: wiped with evidence, removed from its site, RETIRED, offline in NetBox.
+
+    \b
+      slipway machines decommission fra1-r1-u02 --reason "its lease ends" --dry-run
+      slipway machines decommission fra1-r1-u02 --reason "its lease ends" --wait
+    """
+    wish: dict[str, Any] = {"machine": machine, "reason": reason, "wipe": not without_wipe}
+    if dry_run:
+        show_one(partial(_decommission, **wish, dry_run=True), _plan, as_json=as_json)
+    else:
+        _start(partial(_decommission, **wish), wait=wait, as_json=as_json)
+
+
+async def _decommission(client: Client, **wish: Any) -> Started:
+    return await client.machines.decommission(**wish)
+
+
+def _plan(would: Started) -> None:
+    """What decommissioning would do, and what is in its way."""
+    problem = would.raw.get("problem") or {}
+    steps = [
+        ("would" if step.get("done") else "would not", f"{step.get('step')}{_because(step.get('why'))}")
+        for step in would.raw.get("steps") or ()
+    ]
+    print_facts(
+        [
+            ("Machine", f"{would.raw.get('machine_name')}, {would.raw.get('state')}"),
+            *steps,
+            ("In its way", Text(str(problem.get("message")), "red") if problem else "nothing"),
+            ("Next", problem.get("next_step")),
+        ]
+    )
+
+
+def _because(why: object) -> str:
+    return f" ({why})" if why else ""
 
 
 @machines.command("hold")
