@@ -34,6 +34,10 @@ _INBOX_COLUMNS = ("message_id", "key", "subject", "payload", "state")
 _TO_INBOX = """INSERT INTO {s}.inbox (message_id, key, subject, payload, state)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[])
 ON CONFLICT (message_id) DO NOTHING"""
+_TO_BOTH = """WITH others AS (
+    INSERT INTO {s}.outbox (message_id, is_event, subject, tenant, payload, created_at)
+    SELECT * FROM unnest($6::text[], $7::boolean[], $8::text[], $9::text[], $10::bytea[], $11::timestamptz[]))
+""" + _TO_INBOX
 
 
 class Sagas(Protocol):
@@ -231,10 +235,13 @@ class Context:
         own = [row for row in self.outgoing if row["subject"].startswith(prefix)]
         others = [row for row in self.outgoing if not row["subject"].startswith(prefix)]
         self.outgoing.clear()
-        if others:
+        if not own:
             await keep_in_outbox(self.conn, self.service, others)
-        if own:
+        elif not others:
             await keep_in_inbox(self.conn, self.service, own)
+        else:
+            values = (*_columns(own, _INBOX_COLUMNS), *_columns(others, _OUTBOX_COLUMNS))
+            await self.conn.exec_driver_sql(_TO_BOTH.format(s=self.service), values)
         return True
 
 

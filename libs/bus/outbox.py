@@ -36,6 +36,7 @@ from libs.runtime.database import Database, driver_of
 BATCH = 1000
 TURN = 50
 CHAIN_BYTES = 4 * 1024 * 1024
+PACE_SECONDS = 0.01  # Between two looks: one that follows the last at once waits for what commits meanwhile.
 IDLE_SECONDS = 1.0  # How often an idle relay looks without being woken (another process may have committed).
 CHECK_SECONDS = 3.0  # How often the broker is asked whether it still holds our last acknowledged event.
 ACK_TIMEOUT_SECONDS = 10.0
@@ -146,17 +147,23 @@ class Outbox:
     async def run(self) -> None:
         """Relay until cancelled; every fault is logged, backed off from and tried again."""
         backoff = 0.1
-        checked = 0.0
+        checked = looked = 0.0
         woken = True
         loop = asyncio.get_running_loop()
         while True:
             await self.gate.wait()
+            await asyncio.sleep(max(0.0, looked + PACE_SECONDS - loop.time()))
+            looked = loop.time()
             try:
                 self._woken.clear()
                 if self._resync or loop.time() - checked > CHECK_SECONDS:
+                    await self._mark()
                     await self._bring_broker_up_to_date()
                     checked = loop.time()
-                moved = await self._relay_all() if woken or await self.database.any(self._work) else 0
+                if not woken:
+                    await self._mark()
+                if woken or await self.database.any(self._work):
+                    await self.relay_all()
                 backoff = 0.1
             except Exception as error:
                 self._resync = True
@@ -164,8 +171,7 @@ class Outbox:
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
                 continue
-            if not moved:
-                woken = await self._wait()
+            woken = await self._wait()
 
     async def _wait(self) -> bool:
         """Wait to be woken; False when nobody did for the idle time."""
@@ -174,16 +180,11 @@ class Outbox:
                 return await self._woken.wait()
         return False
 
-    async def relay_once(self) -> int:
-        """Number and publish one batch of events and one of commands. Returns how many were acknowledged."""
-        batch = await self._next_batch()
-        await self._publish(batch)
-        await self._mark()
-        return len(batch)
+    async def relay_all(self) -> None:
+        """Relay until a look finds less than a full batch: who commits more meanwhile wakes us.
 
-    async def _relay_all(self) -> int:
-        """Relay until nothing is left; the next batch is numbered while this one is on its way to the broker."""
-        moved = 0
+        While a full one is on its way to the broker, the next is numbered.
+        """
         batch = await self._next_batch()
         while batch:
             # Commands are found by not being marked: while some are on their way, another look would find them again.
@@ -195,10 +196,12 @@ class Outbox:
                 if following is not None:
                     following.cancel()
                 raise
-            moved += len(batch)
+            if not batch.full:
+                break
             batch = await (following or self._next_batch())
-        await self._mark()
-        return moved
+        # Commands are found by not being marked; events are not, so their marks wait for the next transaction.
+        if batch.commands:
+            await self._mark()
 
     async def _next_batch(self) -> _Batch:
         """Number what was committed; read it and the commands not sent yet. The lease's row fences all of it."""

@@ -38,17 +38,26 @@ _PUT_OFF = "UPDATE {schema}.saga_timer SET due_at = clock_timestamp() + interval
 _OPEN = """SELECT id, kind, phase, state::text, version, target_kind, target_id, tenant, correlation_id, actor,
 answers::text FROM {s}.saga WHERE phase <> 'finished' AND {which} ORDER BY id FOR UPDATE"""
 _AWAITING = "id IN (SELECT saga_id FROM {s}.saga_timer WHERE token = ANY($1::text[]))"
-_START = """INSERT INTO {s}.saga (id, kind, phase, status, state, version, target_kind, target_id, tenant,
-correlation_id, actor, answers, created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $13)
-ON CONFLICT DO NOTHING RETURNING id"""
-_SAVE = """UPDATE {s}.saga s SET phase = n.phase, status = n.status, state = n.state::jsonb, version = n.version,
-updated_at = n.updated_at FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::timestamptz[])
-AS n (id, phase, status, state, version, updated_at) WHERE s.id = n.id"""
-_UNSET_TIMERS = """DELETE FROM {s}.saga_timer t USING unnest($1::text[], $2::text[]) AS gone (saga_id, token)
-WHERE t.saga_id = gone.saga_id AND t.token = gone.token"""
-_SET_TIMERS = """INSERT INTO {s}.saga_timer (saga_id, token, due_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::timestamptz[])"""
+# A saga and its timers are written in one round trip.
+_START = """WITH made AS (
+    INSERT INTO {s}.saga (id, kind, phase, status, state, version, target_kind, target_id, tenant, correlation_id,
+        actor, answers, created_at, updated_at)
+    VALUES ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $13)
+    ON CONFLICT DO NOTHING RETURNING id),
+timers AS (
+    INSERT INTO {s}.saga_timer (saga_id, token, due_at)
+    SELECT made.id, t.token, t.due_at FROM made, unnest($14::text[], $15::timestamptz[]) AS t (token, due_at))
+SELECT id FROM made"""
+_SAVE = """WITH saved AS (
+    UPDATE {s}.saga s SET phase = n.phase, status = n.status, state = n.state::jsonb, version = n.version,
+        updated_at = n.updated_at
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::timestamptz[])
+        AS n (id, phase, status, state, version, updated_at) WHERE s.id = n.id),
+gone AS (
+    DELETE FROM {s}.saga_timer t USING unnest($7::text[], $8::text[]) AS g (saga_id, token)
+    WHERE t.saga_id = g.saga_id AND t.token = g.token)
+INSERT INTO {s}.saga_timer (saga_id, token, due_at)
+SELECT * FROM unnest($9::text[], $10::text[], $11::timestamptz[])"""
 
 log = structlog.get_logger("saga")
 FINISHED = Counter("slipway_sagas_finished_total", "Sagas by how they ended", ["service", "kind", "status"])
@@ -70,6 +79,10 @@ class _Decided:
     gone: tuple[str, ...]
 
     @property
+    def timers(self) -> list[Timer]:
+        return [effect for effect in self.effects if isinstance(effect, Timer)]
+
+    @property
     def changed(self) -> tuple[str, str, str, str, int, datetime]:
         """id, phase, status, state as JSON, version, updated_at."""
         state = self.state
@@ -86,7 +99,6 @@ class SagaEngine:
         self._by_id = _OPEN.format(s=service, which="id = ANY($1::text[])")
         self._awaiting = _OPEN.format(s=service, which=_AWAITING.format(s=service))
         self._start, self._save_rows = _START.format(s=service), _SAVE.format(s=service)
-        self._add_timers, self._unset_timers = _SET_TIMERS.format(s=service), _UNSET_TIMERS.format(s=service)
 
     # -- inputs ---------------------------------------------------------------------------------
 
@@ -122,10 +134,10 @@ class SagaEngine:
         decided = self._decided(row, run)
         _, phase, status, as_json, version, now = decided.changed
         rest = ("target_kind", "target_id", "tenant", "correlation_id", "actor", "answers")
-        values = (saga_id, kind, phase, status, as_json, version, *(row[name] for name in rest), now)
+        timers = _transposed([(timer.token, timer.due_at) for timer in decided.timers], 2)
+        values = (saga_id, kind, phase, status, as_json, version, *(row[name] for name in rest), now, *timers)
         if (await ctx.conn.exec_driver_sql(self._start, values)).first() is None:
             return saga_id
-        await self._set_timers(ctx.conn, [decided])
         self._speak(ctx, decided, first=True)
         return saga_id
 
@@ -229,21 +241,11 @@ class SagaEngine:
     async def _save(self, conn: AsyncConnection, decisions: Sequence[_Decided]) -> None:
         if not decisions:
             return
-        await conn.exec_driver_sql(self._save_rows, _as_columns([decided.changed for decided in decisions]))
-        await self._set_timers(conn, decisions)
-
-    async def _set_timers(self, conn: AsyncConnection, decisions: Sequence[_Decided]) -> None:
+        rows = [decided.changed for decided in decisions]
         gone = [(decided.state.id, token) for decided in decisions for token in decided.gone]
-        if gone:
-            await conn.exec_driver_sql(self._unset_timers, _as_columns(gone))
-        timers = [
-            (decided.state.id, effect.token, effect.due_at)
-            for decided in decisions
-            for effect in decided.effects
-            if isinstance(effect, Timer)
-        ]
-        if timers:
-            await conn.exec_driver_sql(self._add_timers, _as_columns(timers))
+        timers = [(decided.state.id, timer.token, timer.due_at) for decided in decisions for timer in decided.timers]
+        values = (*_transposed(rows, 6), *_transposed(gone, 2), *_transposed(timers, 3))
+        await conn.exec_driver_sql(self._save_rows, values)
 
     def _carry_out(self, ctx: Context, row: Mapping[str, Any], effect: Effect) -> None:
         match effect:
@@ -304,8 +306,9 @@ class SagaEngine:
             await asyncio.sleep(5)
 
 
-def _as_columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
-    return tuple(map(list, zip(*rows, strict=True)))
+def _transposed(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """One array a column, for a statement that unnests them; as many empty ones when there is no row."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
 def _fire(token: str, run: Run) -> bool:

@@ -21,7 +21,7 @@ async def test_a_backlog_of_commands_and_events_is_published_once_and_in_order(b
     sent = PUBLISHED.labels("inventory", "command")
     before = sent._value.get()
     async with bench.js() as js:
-        await Outbox("inventory", app.database, js, "one")._relay_all()
+        await Outbox("inventory", app.database, js, "one").relay_all()
         assert (await js.stream_info("EVT_inventory")).state.last_seq == COUNT
         assert (await js.stream_info("CMD_inventory")).state.messages == COUNT
         last = await js.get_msg("EVT_inventory", COUNT)
