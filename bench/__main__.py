@@ -21,6 +21,7 @@ import structlog
 import bench.events
 import bench.recovery
 import bench.relay
+import bench.replay
 import bench.reservation_hold
 import bench.saga_rivals
 import bench.sagas
@@ -34,6 +35,7 @@ Measure = Callable[[Path], Awaitable[Sequence[Row]]]
 MEASURES: tuple[tuple[tuple[str, ...], Measure], ...] = (
     (("events.end_to_end", "events.end_to_end_inbox", "events.one_by_one"), bench.events.measure),
     (("relay.vs_bare", "consume.per_process", "consume.per_process_inbox"), bench.relay.measure),
+    (("replay.million",), bench.replay.measure),
     (("events.ten_subscribers",), bench.subscribers.measure),
     (("saga.throughput",), bench.sagas.measure),
     (("saga.vs_temporal", "saga.vs_dbos"), bench.saga_rivals.measure),

@@ -22,7 +22,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.lease import Lease
-from libs.bus.reading import open_reader
+from libs.bus.reading import open_reader, place
 from libs.bus.topology import event_stream
 from libs.contracts.envelope import BadMessage, Envelope, decode
 from libs.contracts.ids import new_uuid
@@ -112,7 +112,7 @@ class Replays:
         """The first sequence that was stored at or after `since`; events are stored after they happened."""
         async with await open_reader(self.js, event_stream(self.service), 1, since=since) as reader:
             found = await reader.next_batch(1.0)
-        return int(found[0].metadata.sequence.stream) if found else last + 1
+        return place(found[0]) if found else last + 1
 
     async def _forget_old(self, conn: AsyncConnection) -> None:
         await conn.execute(
@@ -178,8 +178,8 @@ class Replays:
                     messages = await reader.next_batch(SILENCE_SECONDS)
                     if not messages:
                         raise TimeoutError(f"{event_stream(self.service)} was silent after {position} of {last}")
-                    published = await self._publish(row["id"], wanted, [m for m in messages if _at(m) <= last])
-                    position = min(_at(messages[-1]), last)
+                    published = await self._publish(row["id"], wanted, [m for m in messages if place(m) <= last])
+                    position = min(place(messages[-1]), last)
                     async with self.database.transaction() as conn:
                         if await lease.take(conn) is None or not await self._moved(
                             conn, row["id"], position, published
@@ -224,10 +224,6 @@ class Replays:
         query = f"SELECT * FROM {self.service}.replay WHERE id = :id"
         row = (await conn.execute(text(query), {"id": replay_id})).mappings().first()
         return dict(row) if row is not None else None
-
-
-def _at(message: Msg) -> int:
-    return int(message.metadata.sequence.stream)
 
 
 def body(row: Mapping[str, Any]) -> dict[str, Any]:

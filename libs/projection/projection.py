@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
-from sqlalchemy import Table, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ARRAY as SqlArray
+from sqlalchemy import Table, bindparam, column, func, select
+from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.contracts.envelope import Envelope
@@ -47,7 +49,7 @@ async def upsert_newer(
 ) -> None:
     """Insert or update rows; a row that is not newer by `version` than what is kept changes nothing.
 
-    Of several rows with one key in the batch the newest wins.
+    All rows have the same columns. Of several rows with one key in the batch the newest wins.
     """
     newest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in rows:
@@ -57,12 +59,33 @@ async def upsert_newer(
             newest[row_key] = row
     if not newest:
         return
+    values = list(newest.values())
+    names = tuple(values[0])
+    statement = _upsert(table, names, key, version)
+    if _in_columns(table, names):
+        await conn.execute(statement, {name: [row[name] for row in values] for name in names})
+    else:
+        await conn.execute(statement, values)
+
+
+@lru_cache(maxsize=256)
+def _upsert(table: Table, names: tuple[str, ...], key: tuple[str, ...], version: str) -> Insert:
+    """The statement for rows of these columns: all of them in one, where it can be, else one row each."""
     statement = insert(table)
-    changes = {name: statement.excluded[name] for name in next(iter(newest.values())) if name not in key}
-    statement = statement.on_conflict_do_update(
+    if _in_columns(table, names):
+        arrays = [bindparam(name, type_=ARRAY(table.c[name].type)) for name in names]
+        columns = [column(name, table.c[name].type) for name in names]
+        batch = func.unnest(*arrays).table_valued(*columns, name="batch").render_derived()
+        statement = statement.from_select(list(names), select(*batch.c), include_defaults=False)
+    changes = {name: statement.excluded[name] for name in names if name not in key}
+    return statement.on_conflict_do_update(
         index_elements=list(key), set_=changes, where=table.c[version] < statement.excluded[version]
     )
-    await conn.execute(statement, list(newest.values()))
+
+
+def _in_columns(table: Table, names: tuple[str, ...]) -> bool:
+    """Whether a batch can go as one array a column, which costs a fraction; unnest would flatten arrays of arrays."""
+    return not any(isinstance(table.c[name].type, SqlArray) for name in names)
 
 
 async def digest(conn: AsyncConnection, tables: Sequence[Table]) -> str:

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.admission import event_objection
 from libs.bus.lease import Lease
-from libs.bus.reading import open_reader
+from libs.bus.reading import open_reader, place
 from libs.bus.topology import event_stream
 from libs.contracts.causes import Cause
 from libs.contracts.envelope import BadMessage, Envelope, decode
@@ -113,7 +113,7 @@ class Projector:
         kept = await self._position(conn, stream, lock=True)
         if kept != position:
             raise RuntimeError(f"the position of {stream} moved from {position} to {kept}: somebody else projects")
-        last: int = max(position, messages[-1].metadata.sequence.stream)
+        last = max(position, place(messages[-1]))
         missing = last - position - len(events)
         if events and missing > 0:
             GAPS.labels(self.service, self.projection.name, stream).inc(missing)
@@ -151,7 +151,7 @@ class Projector:
 def skips(messages: Sequence[Any], position: int) -> bool:
     """Whether a sequence number is missing between `position` and the messages, or among them."""
     for message in messages:
-        sequence = message.metadata.sequence.stream
+        sequence = place(message)
         if sequence > position + 1:
             return True
         position = max(position, sequence)
@@ -176,7 +176,7 @@ def readable(messages: Sequence[Any], after: int) -> list[Envelope]:
     """The events of messages beyond sequence `after`; what is none of its owner is counted and passed over."""
     events = []
     for message in messages:
-        position = message.metadata.sequence.stream
+        position = place(message)
         if position <= after:
             continue
         try:

@@ -1,7 +1,7 @@
 """Build a projection anew beside the live one, compare, and put the new one in its place if that was asked for.
 
 A rebuild is a row: how far it has read is committed with what it has applied, so any replica goes on with one whose
-process was killed. Memory holds two batches, whatever the length of the streams. The live projection goes on; only
+process was killed. Memory holds a few batches, whatever the length of the streams. The live projection goes on; only
 for the last steps of a swap is it held, by its own lease, so that both stand at the same positions. The swap itself
 is one transaction that changes exactly the rows that differ: readers see all of it or nothing.
 """
@@ -25,16 +25,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.lease import Lease
 from libs.bus.pull import Puller
-from libs.bus.reading import open_reader
+from libs.bus.reading import open_reader, place
 from libs.bus.topology import event_stream
 from libs.projection.projection import Projection, digest
 from libs.projection.projector import get_position, readable
 from libs.runtime.database import Database
 
 SILENCE_SECONDS = 10.0
-LEASE_SECONDS = 20.0  # Renewed with every batch; a replica goes on this much later when its holder was killed.
+LEASE_SECONDS = 20.0  # Renewed several times within it; a replica goes on this much later when its holder was killed.
 IDLE_SECONDS = 5.0  # What begins here wakes it; this is for those whose process is gone.
 RETRY_SECONDS = 1.0
+ENOUGH = 1000  # Messages in a transaction, and a batch of the reader's more; each batch costs some round trips.
+BATCHES_AHEAD = 2
 MOST_TRIES = 5
 LONG_STATEMENT = timedelta(minutes=30)  # A digest or swap of a large table takes longer than a usual statement may.
 
@@ -171,19 +173,24 @@ class Rebuild:
                 await self._advance_stream(stream, int(row["positions"].get(stream, 0)), last)
 
     async def _advance_stream(self, stream: str, position: int, last: int) -> None:
+        renew_at = 0.0  # Two at once are kept apart by the position that `_moved` compares; the lease saves the work.
         async with (
             await open_reader(self.js, event_stream(stream), position + 1) as reader,
             _ahead(reader) as batches,
         ):
             async for found in batches:
                 began = time.monotonic()
-                messages = [message for message in found if message.metadata.sequence.stream <= last]
+                messages = [message for message in found if place(message) <= last]
                 events = readable(messages, position)
-                reached = int(messages[-1].metadata.sequence.stream) if messages else last
+                reached = place(messages[-1]) if messages else last
                 async with self.database.engine.connect() as raw:
                     conn = await raw.execution_options(**self._shadow)
-                    if await self.lease.take(conn) is None:
-                        raise RuntimeError("another replica goes on with this rebuild")
+                    # Position and rows are lost together, if at all, and nobody reads them yet.
+                    await conn.execute(text("SET LOCAL synchronous_commit = off"))
+                    if began >= renew_at:
+                        if await self.lease.take(conn) is None:
+                            raise RuntimeError("another replica goes on with this rebuild")
+                        renew_at = began + LEASE_SECONDS / 4
                     if events:
                         await self.projection.take_in(conn, events)
                     await self._moved(conn, stream, position, reached, len(events), time.monotonic() - began)
@@ -316,23 +323,39 @@ async def _allow_long(conn: AsyncConnection) -> None:
 
 @asynccontextmanager
 async def _ahead(reader: Puller) -> AsyncIterator[AsyncIterator[Sequence[Msg]]]:
-    """The reader's batches, the next one fetched while this one is applied; it ends at a silence."""
-    waiting = {asyncio.create_task(reader.next_batch(SILENCE_SECONDS))}
+    """The reader's batches, more of them fetched while some are applied; it ends at a silence."""
+    fetched: asyncio.Queue[Sequence[Msg] | Exception] = asyncio.Queue(BATCHES_AHEAD)
+
+    async def fetch() -> None:
+        try:
+            while found := await reader.next_batch(SILENCE_SECONDS):
+                await fetched.put(found)
+            await fetched.put(())
+        except Exception as error:
+            await fetched.put(error)
 
     async def batches() -> AsyncIterator[Sequence[Msg]]:
         while True:
-            found = await waiting.pop()
-            if not found:
+            found: list[Msg] = []
+            more = await fetched.get()
+            while more and not isinstance(more, Exception):
+                found += more
+                if len(found) >= ENOUGH or fetched.empty():
+                    break
+                more = fetched.get_nowait()
+            if found:
+                yield found
+            if isinstance(more, Exception):
+                raise more
+            if not more:
                 return
-            waiting.add(asyncio.create_task(reader.next_batch(SILENCE_SECONDS)))
-            yield found
 
+    task = asyncio.create_task(fetch())
     try:
         yield batches()
     finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _json(value: Any) -> str:

@@ -86,6 +86,7 @@ async def test_a_rebuild_whose_process_is_killed_goes_on_where_it_was(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebuild, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(rebuild, "ENOUGH", 1)
     held = _Held()
     async with bench.running("one", service=_with(bench.service(), held)) as app:
         await publish(bench, *(command(f"m{n % 3}") for n in range(700)))
