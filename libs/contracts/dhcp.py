@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from libs.contracts.message import Message, observation, site_command
+from libs.contracts.message import Message, command, observation, site_command
 from libs.contracts.site import SiteCommand
 
 
@@ -76,3 +76,18 @@ class DhcpObserved(Message):
 
     def key(self) -> str:
         return self.site
+
+
+@command("inventory", "record_reservations")
+class RecordReservations(Message):
+    """What a site made of a machine's reservations. Nothing is kept when something newer was asked for meanwhile."""
+
+    machine_id: str
+    operation_id: str
+    managed: bool = False
+    lasting: bool = False
+    refused: tuple[dict[str, object], ...] = ()
+    error: str = ""
+
+    def key(self) -> str:
+        return self.machine_id

@@ -82,6 +82,13 @@ class CandidateQuery(SiteScopedQuery):
     state: list[CandidateState] = Field(default_factory=list, max_length=4)
 
 
+class DhcpReservationQuery(SiteScopedQuery):
+    state: list[Literal["PENDING", "DONE", "REFUSED", "FAILED", "UNMANAGED"]] = Field(
+        default_factory=list, max_length=5
+    )
+    machine_id: list[Value] = many()
+
+
 class LeaseQuery(SiteScopedQuery):
     state: list[Literal["active", "declined", "expired"]] = Field(default_factory=list, max_length=3)
     machine_id: list[Value] = many("Id of the machine that the port is reserved for")

@@ -198,6 +198,7 @@ ROUTES: tuple[Route, ...] = (
     write(O, "POST", "/candidates/{candidate_id}/ignore", "inventory.ignore_candidate", CandidateFacts, "Keep a candidate out of the list of new ones", bodies.Reason),
     write(O, "POST", "/bmc-scans", "inventory.scan_bmcs", Started, "Let a site ask its BMC ranges who is there, without signing in", bodies.ScanBmcs, 202),
     read(O, "/dhcp", "inventory.list_dhcp_servers", Page[Document], "List the sites' DHCP servers and what is wrong there", filters.SiteScopedQuery),
+    read(O, "/dhcp/reservations", "inventory.list_dhcp_reservations", Page[Document], "List machines' DHCP reservations, and why some can't be made", filters.DhcpReservationQuery),
     read(O, "/dhcp/leases", "inventory.list_leases", Page[Document], "List DHCP leases as sites saw them", filters.LeaseQuery),
     write(O, "POST", "/credential-rotations", "inventory.rotate_credentials", answers.EnrolmentStarted, "Give BMCs new passwords, each proven before the old one goes", bodies.RotateCredentials, 202),
     write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202, guarded=True),

@@ -12,6 +12,7 @@ from libs.contracts.inventory import (
 )
 from libs.runtime.service import App, Periodic, Service, main
 from services.inventory import (
+    dhcp,
     discovery,
     expected,
     invariants,
@@ -19,6 +20,7 @@ from services.inventory import (
     periodic,
     power_calls,
     rotation,
+    sagas_dhcp,
     sagas_discovery,
     store,
 )
@@ -64,12 +66,12 @@ def inventory(settings: InventorySettings | None = None) -> Service:
         name="inventory",
         metadata=store.metadata,
         settings=settings,
-        commands={**COMMANDS, **rotation.COMMANDS, **leaving.COMMANDS},
+        commands={**COMMANDS, **rotation.COMMANDS, **leaving.COMMANDS, **dhcp.COMMANDS},
         observations={**OBSERVATIONS, **discovery.OBSERVATIONS, **invariants.OBSERVATIONS},
-        sagas=(*SAGAS, *sagas_discovery.SAGAS),
+        sagas=(*SAGAS, *sagas_discovery.SAGAS, *sagas_dhcp.SAGAS),
         operation_events=(InventoryOperationStarted, InventoryOperationProgressed, InventoryOperationFinished),
         projections=PROJECTIONS,
-        queries={**QUERIES, **discovery.QUERIES, **invariants.QUERIES},
+        queries={**QUERIES, **discovery.QUERIES, **dhcp.QUERIES, **invariants.QUERIES},
         calls={
             **CALLS,
             **SOURCE_CALLS,
@@ -89,6 +91,7 @@ def inventory(settings: InventorySettings | None = None) -> Service:
             Periodic("follow_findings", 2.0, periodic.follow_findings),
             Periodic("revalidate_old", 60.0, periodic.revalidate_old),
             *discovery.PERIODIC,
+            *dhcp.PERIODIC,
             *invariants.PERIODIC,
         ),
         on_start=start,

@@ -414,6 +414,10 @@ class Resources:
         return Collection(self.transport, "/dhcp", models.DhcpServer, OPERATOR_ONLY)
 
     @cached_property
+    def dhcp_reservations(self) -> Collection[Document]:
+        return Collection(self.transport, "/dhcp/reservations", Document, OPERATOR_ONLY)
+
+    @cached_property
     def leases(self) -> Collection[Document]:
         return Collection(self.transport, "/dhcp/leases", Document, OPERATOR_ONLY)
 

@@ -36,6 +36,7 @@ class NetBoxTwin:
         ]
         self.devices: dict[int, Document] = {}
         self.interfaces: list[Document] = []
+        self.addresses: list[Document] = []
         self.writes: list[Write] = []
         self.looked_at: list[tuple[int, ...]] = []
         self._clock = datetime(2026, 3, 1, tzinfo=UTC)
@@ -112,7 +113,7 @@ class NetBoxTwin:
     def _walk(self, devices: list[Document], *, full: bool, absent: tuple[int, ...] = ()) -> Walk:
         sites, bad_sites = site_records(self.sites)
         slugs = {site.slug for site in sites}
-        good, bad = device_records(devices, self.interfaces, (), slugs)
+        good, bad = device_records(devices, self.interfaces, self.addresses, slugs)
         return Walk(
             full=full,
             sites=sites,

@@ -130,7 +130,23 @@ def _device(
         nic_macs=tuple(sorted({mac for port in ports if not port.get("mgmt_only") and (mac := _mac(port))})),
         machine_id=_optional(fields.get("slipway_machine_id")),
         owned={name: _optional(fields.get(name)) for name in OWNED_FIELDS},
+        nic_addresses=_nic_addresses(ports, addresses),
     )
+
+
+def _nic_addresses(ports: Sequence[Document], addresses: dict[Any, Any]) -> dict[str, str]:
+    """MAC → the address that IPAM gives the port; what is no address is none."""
+    found = {}
+    for port in ports:
+        mac = "" if port.get("mgmt_only") else _mac(port)
+        given = addresses.get(port.get("id"))
+        try:
+            address = str(ip_interface(str(given)).ip) if given else ""
+        except ValueError:
+            continue
+        if mac and address:
+            found[mac] = address
+    return found
 
 
 def bmc_port(ports: Sequence[Document]) -> Document | None:

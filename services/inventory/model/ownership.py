@@ -70,6 +70,7 @@ FIELDS = (
     _theirs("bmc_address", "oob_ip"),
     _theirs("bmc_mac", "interfaces[bmc].mac_address"),
     _theirs("nic_macs", "interfaces[].mac_address"),
+    _theirs("nic_addresses", "ip_addresses[].address"),
     _identity("serial", "serial", "the serial number"),
     _identity("site", "site.slug", "the site"),
     _identity("device_type", "device_type.slug", "the device type"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from libs.contracts.hardware_ids import known_port, serial_number
@@ -32,7 +32,7 @@ DUPLICATE = "duplicate"
 class SourceDevice:
     """One machine as the source has it, checked. `key` names it for ever; `machine_id` is our id if the source kept it.
 
-    `owned` is what the source holds of our own fields, as it wrote them.
+    `owned` is what the source holds of our own fields, as it wrote them. `nic_addresses`: MAC → the port's address.
     """
 
     key: str
@@ -52,6 +52,7 @@ class SourceDevice:
     nic_macs: tuple[str, ...]
     machine_id: str | None = None
     owned: Mapping[str, str | None] | None = None
+    nic_addresses: Mapping[str, str] = field(default_factory=dict)
 
     def identity(self) -> dict[str, str]:
         return {"serial": self.serial, "site": self.site, "device_type": self.device_type}
@@ -85,6 +86,7 @@ def _plain_fields(device: SourceDevice, profile: ProfileFacts | None) -> dict[st
         "bmc_address": device.bmc_address,
         "bmc_mac": device.bmc_mac,
         "nic_macs": device.nic_macs,
+        "nic_addresses": dict(device.nic_addresses),
         "netbox_status": device.status,
         "source_problem": "",
         "origin": "",  # Once a source of record has it, it is the source's.
