@@ -1,7 +1,7 @@
 """The service of the saga measurement, in a process: `python -m bench.saga_parts NATS DATABASE SECONDS EFFECT`.
 
-Six steps, each a command through outbox, broker and inbox to a handler that commits a row (EFFECT `effect`) or does
-nothing (`nothing`), and its answer back.
+Six steps, each a command of the service to itself, kept in its inbox, to a handler that commits a row (EFFECT `effect`)
+or does nothing (`nothing`), and its answer back the same way.
 """
 
 from __future__ import annotations

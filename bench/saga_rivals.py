@@ -1,7 +1,7 @@
 """saga.vs_temporal and saga.vs_dbos: six steps that do nothing, 50 at a time, on two engines others build on.
 
 All three in the same run, in turns. Ours is the service of `saga.throughput` with a handler without effect: every step
-is still a command through outbox, broker and inbox, and its answer. The peers live in an environment of their own
+is still a kept command and a kept answer. The peers live in an environment of their own
 below `var/`, pinned by bench/peers/requirements.txt.
 """
 
@@ -92,7 +92,7 @@ def _row(name: str, pairs: list[tuple[float, float]], cpu: str) -> Row:
     turns = ", ".join(f"{own:.0f} to {peer:.0f}" for own, peer in pairs)
     return Row(
         id=f"saga.vs_{name}",
-        what=f"durable sagas of {STEPS} steps that do nothing, {AT_ONCE} at once, a command over the bus and back each",
+        what=f"durable sagas of {STEPS} steps that do nothing, {AT_ONCE} at once, a durable command and its answer each",
         value=round(value, 1),
         unit="sagas/s",
         goal=f">= {GOAL_RATIO:.0f} of the peer's",

@@ -20,7 +20,7 @@ from libs.bus.tables import PENDING
 
 LOOK_SECONDS = 1.0
 # The longest that anything waits before it goes on by itself: sourcing of a site's stream after a broker's restart
-# (40 s), redelivery (30 s), back-off of a retry (60 s), all by a clock that was 90 s wrong when it was set.
+# (5 s), redelivery (5 s), back-off of a retry (60 s), all by a clock that was 90 s wrong when it was set.
 PATIENCE_SECONDS = 180.0
 
 
