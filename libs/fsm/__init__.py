@@ -1,5 +1,5 @@
 """Transition tables for lifecycles: data that can be read aloud, checked at import and drawn."""
 
-from libs.fsm.table import IllegalTransition, Limit, Table, Transition
+from libs.fsm.table import IllegalTransition, Limit, Repeat, Table, Transition
 
-__all__ = ["IllegalTransition", "Limit", "Table", "Transition"]
+__all__ = ["IllegalTransition", "Limit", "Repeat", "Table", "Transition"]

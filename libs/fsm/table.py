@@ -34,6 +34,15 @@ class Transition(Generic[S]):
 
 
 @dataclass(frozen=True)
+class Repeat(Generic[S]):
+    """`event` comes again, or late, in any of `states` and moves nothing; `why` says what it is answered."""
+
+    event: str
+    states: tuple[S, ...]
+    why: str
+
+
+@dataclass(frozen=True)
 class Limit:
     """How long a state may last, and the event that fires then."""
 
@@ -53,6 +62,7 @@ class Table(Generic[S]):
     limits: Mapping[S, Limit] = field(default_factory=dict)
     human: Mapping[S, str] = field(default_factory=dict)
     restful: tuple[S, ...] = ()
+    repeats: Sequence[Repeat[S]] = ()
 
     def __post_init__(self) -> None:
         seen: set[tuple[S, str]] = set()
@@ -61,6 +71,11 @@ class Table(Generic[S]):
                 if (source, transition.event) in seen:
                     raise ValueError(f"{self.name}: {source} lists {transition.event} twice")
                 seen.add((source, transition.event))
+        for repeat in self.repeats:
+            for state in repeat.states:
+                if (state, repeat.event) in seen:
+                    raise ValueError(f"{self.name}: {repeat.event} moves {state}, so it can't be a repeat there")
+                seen.add((state, repeat.event))
         self._check_reachable()
         self._check_ways_out()
 
@@ -124,6 +139,9 @@ class Table(Generic[S]):
                 limit = "end" if state in self.final else "may rest"
             ways = ", ".join(f"{event} → {self.target(state, event)}" for event in self.events(state))
             rows.append(f"| {state} | {limit} | {ways} |")
+        if self.repeats:
+            rows += ["", "| repeated or late | while it is | moves nothing |", "| --- | --- | --- |"]
+            rows += [f"| {one.event} | {', '.join(one.states)} | {one.why} |" for one in self.repeats]
         return "\n".join(rows) + "\n"
 
 

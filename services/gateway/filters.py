@@ -64,6 +64,11 @@ class MachineQuery(ListQuery):
     profile: list[Value] = many()
 
 
+class StuckQuery(Query):
+    site: list[Value] = many()
+    over: bool = Field(False, description="Only what is later than it should be")
+
+
 class ViolationQuery(ListQuery):
     state: list[Literal["OPEN", "CLEARED"]] = Field(
         default_factory=list, max_length=2, description="OPEN when left out"

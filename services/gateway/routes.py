@@ -208,6 +208,8 @@ ROUTES: tuple[Route, ...] = (
     write(O, "POST", "/machines/{machine_id}/holds", "inventory.add_hold", MachineFacts, "Keep a machine from use until you remove the hold", bodies.Reason, guarded=True),
     write(O, "DELETE", "/machines/{machine_id}/holds/{hold_id}", "inventory.remove_hold", MachineFacts, "Remove a hold", guarded=True),
     write(O, "POST", "/machines/{machine_id}/power", "inventory.set_power", Started, "Switch a machine on or off and see it so", bodies.Power, 202, guarded=True),
+    read(O, "/stuck-machines", "inventory.list_stuck", Page[Document], "List machines that will not go on by themselves: why, whose turn it is, what to run", filters.StuckQuery),
+    write(O, "POST", "/machines/{machine_id}/give-up", "inventory.give_up_step", MachineFacts, "Give up the step that a machine is in: it is FAILED and can be retried", bodies.Reason, guarded=True),
     read(O, "/invariants", "inventory.list_invariants", Page[Document], "List what must be true between the systems, and how the last look went"),
     read(O, "/violations", "inventory.list_violations", Page[ViolationFacts], "List where the systems disagree, newest first", filters.ViolationQuery),
     read(O, "/violations/{id}", "inventory.get_violation", ViolationFacts, "Show a violation: both values, what it means, what repairs it"),

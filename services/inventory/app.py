@@ -23,6 +23,7 @@ from services.inventory import (
     sagas_dhcp,
     sagas_discovery,
     store,
+    stuck,
 )
 from services.inventory.adapters.manifest import ManifestFile
 from services.inventory.adapters.netbox import RestNetBox
@@ -71,7 +72,7 @@ def inventory(settings: InventorySettings | None = None) -> Service:
         sagas=(*SAGAS, *sagas_discovery.SAGAS, *sagas_dhcp.SAGAS),
         operation_events=(InventoryOperationStarted, InventoryOperationProgressed, InventoryOperationFinished),
         projections=PROJECTIONS,
-        queries={**QUERIES, **discovery.QUERIES, **dhcp.QUERIES, **invariants.QUERIES},
+        queries={**QUERIES, **discovery.QUERIES, **dhcp.QUERIES, **invariants.QUERIES, **stuck.QUERIES},
         calls={
             **CALLS,
             **SOURCE_CALLS,
@@ -81,6 +82,7 @@ def inventory(settings: InventorySettings | None = None) -> Service:
             **expected.CALLS,
             **invariants.CALLS,
             **power_calls.CALLS,
+            **stuck.CALLS,
         },
         periodic=(
             Periodic("read_source", settings.netbox_poll_seconds, periodic.read_source),

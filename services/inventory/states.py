@@ -6,8 +6,10 @@ decisions in `model` add those on top and can only be stricter.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from libs.contracts.inventory import MachineState as S
-from libs.fsm import Limit, Table, Transition
+from libs.fsm import Limit, Repeat, Table, Transition
 
 _MINUTE = 60
 _HOUR = 60 * _MINUTE
@@ -99,4 +101,23 @@ MACHINE: Table[S] = Table(
         S.FAILED: "read the reason and its next step, then retry",
     },
     restful=(S.EXPECTED, S.AVAILABLE, S.ASSIGNED),
+    repeats=(
+        Repeat(ACCEPT, (S.CLAIMED, S.PROVISIONING, S.ASSIGNED), "for the claim that has it: answered again"),
+        Repeat(BEGIN_PROVISIONING, (S.PROVISIONING, S.ASSIGNED), "for the claim that has it: done already"),
+        Repeat(ASSIGN, (S.ASSIGNED,), "for the claim that has it: done already"),
+        Repeat(RELEASE, (S.RELEASING,), "the return under way is followed"),
+        Repeat(RELEASE, (S.SANITIZING, S.AVAILABLE), "the claim no longer has it: nothing to give back"),
+        Repeat(BEGIN_SANITIZE, (S.SANITIZING,), "the same run: recorded already"),
+        Repeat(BEGIN_VALIDATION, (S.VALIDATING,), "the same wipe: recorded already"),
+        Repeat(PASS_VALIDATION, (S.AVAILABLE,), "the same run: recorded already"),
+        Repeat(QUARANTINE, (S.QUARANTINED,), "it is out of the pool; its first reason stays"),
+        Repeat(QUARANTINE, (S.ENROLLING,), "kept, and done when its step ends"),
+        Repeat(FAIL, (S.AVAILABLE, S.QUARANTINED, S.FAILED), "an undo that comes late: nothing is failed twice"),
+    ),
 )
+# In which time people should have done their task; later is shown as over its limit.
+HUMAN_WITHIN = {
+    S.FAILED: timedelta(days=1),
+    S.QUARANTINED: timedelta(days=3),
+    S.MAINTENANCE: timedelta(days=14),
+}

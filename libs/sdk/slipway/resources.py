@@ -58,6 +58,14 @@ class Machines(Collection[models.Machine]):
         """Try the failed step of a machine again."""
         return models.Started.of(await self._write("POST", f"/machines/{segment(machine)}/retry"))
 
+    async def stuck(self, *, sites: Sequence[str] = (), over: bool = False) -> Any:
+        """Machines that will not go on by themselves, the worst first."""
+        return await self._read("/stuck-machines", site=list(sites) or None, over="true" if over else None)
+
+    async def give_up(self, machine: str, reason: str) -> Document:
+        """The step that it is in has failed: it can be retried."""
+        return Document.of(await self._write("POST", f"/machines/{segment(machine)}/give-up", {"reason": reason}))
+
     async def power(self, machine: str, power: str, reason: str) -> models.Started:
         """Switch a machine "on" or "off" and see it so."""
         body = {"power": power, "reason": reason}

@@ -11,8 +11,20 @@ from rich.text import Text
 
 from slipway.cli import progress
 from slipway.cli.instants import At
-from slipway.cli.output import Column, ago, console, exact, print_facts, print_json, state
-from slipway.cli.session import DEFAULT_LIMIT, Json, Limit, Sort, Wait, group, run, show_list, show_one, usage_error
+from slipway.cli.output import Column, ago, console, exact, print_facts, print_json, print_table, state
+from slipway.cli.session import (
+    DEFAULT_LIMIT,
+    Json,
+    Limit,
+    Sort,
+    Wait,
+    group,
+    run,
+    show_document,
+    show_list,
+    show_one,
+    usage_error,
+)
 from slipway.client import Client
 from slipway.doors import Door
 from slipway.models import Document, Drift, Machine, Operation, Started
@@ -41,6 +53,17 @@ COLUMNS = (
     Column[Machine]("FOR", lambda m: ago(m.state_since), right=True),
     Column[Machine]("TENANT", lambda m: m.tenant, spare=True),
     Column[Machine]("WHY", _why, grows=True),
+)
+
+
+STUCK_COLUMNS = (
+    Column[Any]("MACHINE", lambda row: row["name"]),
+    Column[Any]("STATE", lambda row: state(row["state"])),
+    Column[Any]("FOR", lambda row: ago(datetime.fromisoformat(row["since"])), right=True),
+    Column[Any]("OVER", lambda row: Text("yes", "red") if row["over"] else ""),
+    Column[Any]("TURN", lambda row: row["turn"], spare=True),
+    Column[Any]("WHY", lambda row: row["why"], grows=True),
+    Column[Any]("RUN", lambda row: row["command"], grows=True),
 )
 
 
@@ -219,6 +242,39 @@ def release(machine: Name, reason: Reason, wait: Wait = False, as_json: Json = F
       slipway machines release fra1-r1-u02 --reason "PSU replaced" --wait
     """
     _start(lambda client: client.machines.release(machine, reason), wait=wait, as_json=as_json)
+
+
+@machines.command("stuck")
+def stuck_machines(
+    site: Annotated[list[str] | None, typer.Option("--site", help="At this site; may be repeated.")] = None,
+    over: Annotated[bool, typer.Option("--over", help="Only what is later than it should be.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List machines that will not go on by themselves: why, whose turn it is, and the command to run.
+
+    \b
+      slipway machines stuck
+      slipway machines stuck --over --json | jq -r '.items[].command'
+    """
+
+    def render(document: Any) -> None:
+        print_table(STUCK_COLUMNS, document["items"], "Nothing is stuck.")
+
+    show_document(lambda client: client.machines.stuck(sites=site or (), over=over), render, as_json=as_json)
+
+
+@machines.command("give-up")
+def give_up(machine: Name, reason: Reason, as_json: Json = False) -> None:
+    """Give up the step that a machine is in: it is FAILED, with your reason, and can be retried.
+
+    \b
+      slipway machines give-up fra1-r1-u02 --reason "the clean hangs, ticket 4711"
+    """
+    _change(
+        lambda client: client.machines.give_up(machine, reason),
+        f"{machine} is FAILED. Next: slipway machines retry {machine}",
+        as_json,
+    )
 
 
 @machines.command("power")
