@@ -62,6 +62,12 @@ class MachineQuery(ListQuery):
     site: list[Value] = many()
     rack: list[Value] = many("Rack name or id")
     profile: list[Value] = many()
+    device_type: list[Value] = many()
+    claim_id: list[Value] = many()
+    cluster_id: list[Value] = many()
+    tenant: list[Value] = many("Who has it; '-' for nobody")
+    held: Literal["yes", "no"] | None = Field(None, description="Whether somebody holds it")
+    state_before: AwareDatetime | None = Field(None, description="In its state since before this instant")
 
 
 class StuckQuery(Query):

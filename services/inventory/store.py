@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Computed,
     DateTime,
     Integer,
     MetaData,
@@ -61,7 +62,13 @@ machine_table = Table(
     Column("validated_at", DateTime(timezone=True)),
     Column("version", Integer, nullable=False),
     Column("facts", JSONB, nullable=False),
+    # Made by the database from the facts, for lists.
+    Column("held", Boolean, Computed("(coalesce(jsonb_array_length(facts -> 'holds'), 0) > 0)"), nullable=False),
+    Column("tenant", Text, Computed("coalesce(facts ->> 'tenant', '-')"), nullable=False),
+    Column("cluster_id", Text, Computed("facts ->> 'cluster_id'")),
+    Column("search", Text, Computed("see migration 0006"), nullable=False),
 )
+_WRITTEN = tuple(c.name for c in machine_table.c if c.computed is None and c.name != "facts")
 site_table = Table(
     "site",
     metadata,
@@ -136,9 +143,8 @@ finding_table = Table(
 NETBOX_SOURCE = "netbox"
 
 
-def _row(machine: Machine) -> dict[str, Any]:
-    columns = {column.name: getattr(machine, column.name) for column in machine_table.c if column.name != "facts"}
-    return {**columns, "facts": machine.model_dump(mode="json")}
+def written_row(machine: Machine) -> dict[str, Any]:
+    return {**{name: getattr(machine, name) for name in _WRITTEN}, "facts": machine.model_dump(mode="json")}
 
 
 def machine_of(facts: dict[str, Any]) -> Machine:
@@ -170,12 +176,12 @@ async def save(ctx: Context, before: Machine | None, change: Change) -> None:
     """Write the change, emit its events, ask for the write-back. Raises Transient when somebody was faster."""
     after = change.machine
     if before is None:
-        done = await ctx.conn.execute(upsert(machine_table).on_conflict_do_nothing(), [_row(after)])
+        done = await ctx.conn.execute(upsert(machine_table).on_conflict_do_nothing(), [written_row(after)])
     elif after == before:
         return
     else:
         statement = update(machine_table).where(machine_table.c.id == after.id)
-        done = await ctx.conn.execute(statement.where(machine_table.c.version == before.version), _row(after))
+        done = await ctx.conn.execute(statement.where(machine_table.c.version == before.version), written_row(after))
     if done.rowcount != 1:
         raise Transient(f"machine {after.id} was changed by somebody else")
     for event in change.events:
@@ -370,7 +376,7 @@ async def add_machines(ctx: Context, changes: Sequence[Change]) -> None:
     """Register new machines, many at once."""
     if not changes:
         return
-    await ctx.conn.execute(insert(machine_table), [_row(change.machine) for change in changes])
+    await ctx.conn.execute(insert(machine_table), [written_row(change.machine) for change in changes])
     for change in changes:
         machine = change.machine
         for event in change.events:

@@ -6,9 +6,10 @@ computed here and nowhere else. What may change when is decided in the modules b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import Field
 
@@ -83,7 +84,35 @@ class Machine(MachineFacts):
         return next((hold for hold in self.holds if hold.id == hold_id), None)
 
 
-def proven(machine: Machine) -> bool:
+class HeldBy(Protocol):
+    @property
+    def owner(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class Offered(Protocol):
+    """As much of a machine as decides whether it may be claimed: the whole one, or a row of a list."""
+
+    @property
+    def state(self) -> MachineState: ...
+    @property
+    def holds(self) -> Sequence[HeldBy]: ...
+    @property
+    def health(self) -> Health: ...
+    @property
+    def claim_id(self) -> str | None: ...
+    @property
+    def profile(self) -> str | None: ...
+    @property
+    def sanitised_at(self) -> datetime | None: ...
+    @property
+    def validated_at(self) -> datetime | None: ...
+    @property
+    def proof_after(self) -> datetime: ...
+
+
+def proven(machine: Offered) -> bool:
     """Rule 2: a wipe and a PASS of ours, both newer than the last tenant, repair and hardware change."""
     return (
         machine.sanitised_at is not None
@@ -93,7 +122,7 @@ def proven(machine: Machine) -> bool:
     )
 
 
-def objections(machine: Machine) -> tuple[str, ...]:
+def objections(machine: Offered) -> tuple[str, ...]:
     """Everything that keeps the machine from being claimed, in words; () when it may be."""
     found: list[str] = []
     if machine.state is not MachineState.AVAILABLE:
