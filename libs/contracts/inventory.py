@@ -218,6 +218,22 @@ class DeviceTypeUpdated(Message):
     device_type: DeviceTypeFacts
 
 
+class BillOfMaterials(Message):
+    """What a machine of a profile promises beyond its parts. A line that is null or missing is not judged.
+
+    `nic_count` ports at `nic_gbps` or more; `firmware`: component ("bios", "bmc") → least version; `memory_tolerance`:
+    the part of the memory that firmware may keep for itself.
+    """
+
+    gpu_pcie_lanes: int | None = None
+    gpu_pcie_generation: int | None = None
+    nic_count: int | None = None
+    nic_gbps: float | None = None
+    drive_count: int | None = None
+    memory_tolerance: float | None = None
+    firmware: dict[str, str] = Field(default_factory=dict)
+
+
 class ProfileFacts(Message):
     """A kind of machine that can be asked for, and what a machine must have to be one."""
 
@@ -228,6 +244,7 @@ class ProfileFacts(Message):
     gpu_count: int = 0
     cpu_sockets: int | None = None
     memory_gib: int | None = None
+    bom: BillOfMaterials | None = None
     version: int = 1
 
 

@@ -190,6 +190,17 @@ class InspectedGpu(Message):
     serial: str = ""
     state: str = "unknown"
     health: str = "unknown"
+    pcie_lanes: int | None = None
+    pcie_type: str = ""
+
+
+class InspectedNic(Message):
+    """One network port as the BMC shows it."""
+
+    slot: str
+    mac: str = ""
+    gbps: float | None = None
+    link: str = "unknown"
 
 
 class Inspection(Message):
@@ -209,6 +220,8 @@ class Inspection(Message):
     power_state: str = "unknown"
     health: str = "unknown"
     gaps: tuple[str, ...] = ()
+    nics: tuple[InspectedNic, ...] = ()
+    firmware: dict[str, str] = Field(default_factory=dict)  # Component ("bmc") → version.
 
 
 @observation("ironic", "node")

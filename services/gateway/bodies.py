@@ -125,6 +125,18 @@ class PutTemplate(Body):
     max_swaps: int = Field(ge=0, le=256, strict=True, description="How many failed nodes one creation may replace")
 
 
+class Bom(Body):
+    """What a machine promises beyond its parts; a line that is left out is not judged."""
+
+    gpu_pcie_lanes: int | None = Field(None, ge=1, le=32, strict=True)
+    gpu_pcie_generation: int | None = Field(None, ge=1, le=10, strict=True)
+    nic_count: int | None = Field(None, ge=0, le=64, strict=True, description="Ports at nic_gbps or more")
+    nic_gbps: float | None = Field(None, gt=0, le=10_000)
+    drive_count: int | None = Field(None, ge=0, le=256, strict=True)
+    memory_tolerance: float | None = Field(None, ge=0, le=0.5, description="Part that firmware may keep; 0.05 else")
+    firmware: dict[Name, Name] = Field(default_factory=dict, max_length=20, description="bios, bmc: least version")
+
+
 class PutProfile(Body):
     """A kind of machine that can be asked for, and what a machine must have to be one."""
 
@@ -137,6 +149,7 @@ class PutProfile(Body):
     gpu_count: int = Field(0, ge=0, le=64, strict=True)
     cpu_sockets: int | None = Field(None, ge=1, le=64, strict=True)
     memory_gib: int | None = Field(None, ge=1, le=1_048_576, strict=True)
+    bom: Bom | None = None
 
 
 class Enrol(Body):

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from libs.bus.context import Context
 from libs.contracts.calls import Answer, Call, not_found, problem
 from libs.contracts.ids import new_id
-from libs.contracts.inventory import Hold, MachineState, ProfileFacts, ProfileUpdated
+from libs.contracts.inventory import BillOfMaterials, Hold, MachineState, ProfileFacts, ProfileUpdated
 from libs.contracts.message import json_data
 from libs.contracts.replies import Problem
 from libs.runtime.calls import CallHandlers
@@ -51,6 +51,7 @@ class _Profile(BaseModel):
     gpu_count: Annotated[int, Field(ge=0, le=64)] = 0
     cpu_sockets: Annotated[int, Field(ge=1, le=64)] | None = None
     memory_gib: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    bom: BillOfMaterials | None = None
 
 
 async def one_machine(ctx: Context, wanted: str, if_match: str | None = None) -> Machine | Answer:

@@ -27,7 +27,7 @@ from libs.contracts.replies import Reply, failed, ok, refused
 from libs.contracts.site import NodeObserved, SatelliteHeartbeat
 from services.inventory import processes, store, violation_store
 from services.inventory.model import claims, holds, renewal
-from services.inventory.model.hardware import compare
+from services.inventory.model.bom import differences
 from services.inventory.model.machine import Change, Decision, Machine
 from services.inventory.model.observed import observe
 
@@ -123,7 +123,7 @@ async def record_inspection(ctx: Context, command: RecordInspection) -> Reply:
         machine,
         operation_id=command.operation_id,
         inspection=command.inspection,
-        mismatches=compare(await processes.expected_of(ctx, machine), command.inspection),
+        mismatches=differences(await processes.expected_of(ctx, machine), command.inspection),
         sanitise_run_id=command.sanitise_run_id,
         now=ctx.now,
     )

@@ -33,6 +33,7 @@ def expectation(machine: Machine, profile: ProfileFacts | None, model: str) -> E
         cpu_sockets=profile.cpu_sockets if profile else None,
         memory_gib=profile.memory_gib if profile else None,
         nic_macs=machine.nic_macs,
+        bom=profile.bom if profile else None,
     )
 
 

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from libs.contracts.hardware_ids import known_port, serial_number
+from libs.contracts.inventory import BillOfMaterials
 from libs.contracts.site import InspectedGpu, Inspection
 
 # Firmware keeps some memory for itself, so a BMC may report a little less than the DIMMs add up to.
@@ -31,6 +32,7 @@ class Expectation:
     cpu_sockets: int | None = None
     memory_gib: int | None = None
     nic_macs: tuple[str, ...] = ()
+    bom: BillOfMaterials | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def _amounts(expected: Expectation, found: Inspection) -> list[Mismatch]:
     if expected.cpu_sockets is not None and found.cpu_count != expected.cpu_sockets:
         differences.append(_amount("processors", expected.cpu_sockets, found.cpu_count, ""))
     if expected.memory_gib is not None:
-        least = expected.memory_gib * (1 - MEMORY_TOLERANCE)
+        told = expected.bom.memory_tolerance if expected.bom else None
+        least = expected.memory_gib * (1 - (MEMORY_TOLERANCE if told is None else told))
         if found.memory_gib is None or found.memory_gib < least:
             differences.append(_amount("memory", expected.memory_gib, found.memory_gib, " GiB"))
     return differences

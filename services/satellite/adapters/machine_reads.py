@@ -108,6 +108,7 @@ class MachineReads:
             devices = await _or_gap(_pcie_devices(bmc, system), gaps, [])
             drives = await _or_gap(_drives(bmc), gaps, None)
             interfaces = await _or_gap(bmc.members("EthernetInterfaces"), gaps, [])
+            manager = await _or_gap(_manager(bmc, system), gaps, None)
         return redfish_facts.inspection(
             _filled(system, inventory),
             processors=processors,
@@ -115,6 +116,8 @@ class MachineReads:
             drives=drives,
             interfaces=interfaces,
             gaps=gaps,
+            devices=devices,
+            manager=manager,
         )
 
 
@@ -127,6 +130,16 @@ def _user_and_password(ref: str, secret: Secret) -> tuple[str, str]:
             "Store it again at the site.",
         )
     return found["username"], found["password"]
+
+
+async def _manager(bmc: RedfishSystem, system: Document) -> Document | None:
+    """The BMC itself; some do not link to it from their system, and then it is the only manager there is."""
+    links = redfish_facts.inner(system, "Links", "ManagedBy")
+    paths = [str(link.get("@odata.id")) for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+    if paths:
+        return await bmc.get(paths[0])
+    managers = await bmc.collection("/redfish/v1/Managers")
+    return managers[0] if len(managers) == 1 else None
 
 
 async def _or_gap(reading: Awaitable[V], gaps: list[str], instead: V) -> V:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from libs.contracts.hardware_ids import known_port
-from libs.contracts.site import InspectedGpu, Inspection
+from libs.contracts.site import InspectedGpu, InspectedNic, Inspection
 
 Document = Mapping[str, Any]
 ABSENT = "Absent"
@@ -97,6 +97,37 @@ def _gpu(entry: Document, view: str) -> dict[str, str]:
     }
 
 
+def _pcie(entry: Document) -> tuple[int | None, str]:
+    """(lanes in use, "Gen5") of a Processor or a PCIeDevice; None and "" where it does not say."""
+    link = inner(entry, "PCIeInterface") or inner(entry, "SystemInterface", "PCIe")
+    found = link if isinstance(link, Mapping) else {}
+    return whole(found.get("LanesInUse")) or None, text(found.get("PCIeType"))
+
+
+def pcie_links(entries: Sequence[Document]) -> dict[str, tuple[int | None, str]]:
+    """Slot → (lanes in use, generation), from every view that tells either."""
+    links: dict[str, tuple[int | None, str]] = {}
+    for entry in entries:
+        slot, (lanes, kind) = text(entry.get("Id")) or text(entry.get("Name")), _pcie(entry)
+        known = links.get(slot, (None, ""))
+        links[slot] = (known[0] or lanes, known[1] or kind)
+    return links
+
+
+def nics(interfaces: Sequence[Document]) -> tuple[InspectedNic, ...]:
+    """The real network ports with what they say of their speed; blank and 0 are no speed."""
+    found = []
+    for entry in interfaces:
+        mac = known_port(text(entry.get("MACAddress")) or text(entry.get("PermanentMACAddress")))
+        words = " ".join(text(entry.get(name)) for name in ("Id", "Name", "Description"))
+        if mac and not _VIRTUAL_NIC.search(words):
+            speed = number(entry.get("SpeedMbps"))
+            link = text(entry.get("LinkStatus")) or "unknown"
+            slot = text(entry.get("Id")) or text(entry.get("Name"))
+            found.append(InspectedNic(slot=slot, mac=mac, gbps=speed / 1000 if speed else None, link=link))
+    return tuple(found)
+
+
 def gpu_evidence(entries: Sequence[Mapping[str, str]]) -> dict[str, object]:
     """The output of `redfish.gpus`."""
     return {
@@ -160,12 +191,16 @@ def inspection(
     drives: Sequence[Document] | None,
     interfaces: Sequence[Document],
     gaps: Sequence[str],
+    devices: Sequence[Document] = (),
+    manager: Document | None = None,
 ) -> Inspection:
     """One Inspection from all that was read; what is blank in it is added to `gaps`."""
     cpus = [entry for entry in processors if text(entry.get("ProcessorType")).upper() == "CPU"]
     macs, mac_gaps = nic_macs(interfaces)
     memory = number(inner(system, "MemorySummary", "TotalSystemMemoryGiB"))
     present = larger_view(gpus)
+    links = pcie_links([*devices, *processors])
+    bmc = text((manager or {}).get("FirmwareVersion"))
     found = Inspection(
         manufacturer=text(system.get("Manufacturer")),
         model=text(system.get("Model")),
@@ -182,11 +217,15 @@ def inspection(
                 serial=gpu["serial"],
                 state=gpu["state"] or "unknown",
                 health=gpu["health"] or "unknown",
+                pcie_lanes=links.get(gpu["slot"], (None, ""))[0],
+                pcie_type=links.get(gpu["slot"], (None, ""))[1],
             )
             for gpu in present
         ),
         gpu_slots_absent=tuple(sorted({gpu["slot"] for gpu in gpus if gpu["state"] == ABSENT})),
         nic_macs=macs,
+        nics=nics(interfaces),
+        firmware={"bmc": bmc} if bmc else {},
         drives=len(drive_present) if (drive_present := _present(drives)) is not None else None,
         power_state=power(system),
         health=health(system) or "unknown",
