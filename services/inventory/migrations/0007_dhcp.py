@@ -7,7 +7,7 @@ from alembic import op
 from libs.runtime.migrations import grants
 
 revision = "0007"
-down_revision = "0005"
+down_revision = "0006"
 
 STATEMENTS = (
     """
