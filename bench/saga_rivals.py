@@ -92,7 +92,7 @@ def _row(name: str, pairs: list[tuple[float, float]], cpu: str) -> Row:
     turns = ", ".join(f"{own:.0f} to {peer:.0f}" for own, peer in pairs)
     return Row(
         id=f"saga.vs_{name}",
-        what=f"durable sagas of {STEPS} steps that do nothing, {AT_ONCE} at once, a durable command and its answer each",
+        what=f"durable sagas of {STEPS} steps that do nothing, {AT_ONCE} at once, command and answer kept",
         value=round(value, 1),
         unit="sagas/s",
         goal=f">= {GOAL_RATIO:.0f} of the peer's",

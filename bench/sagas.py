@@ -34,7 +34,7 @@ async def measure(folder: Path) -> list[Row]:
     return [
         Row(
             id="saga.throughput",
-            what=f"durable {STEPS}-step sagas, a command to a handler that commits a row and back a step, {AT_ONCE} at once",
+            what=f"durable {STEPS}-step sagas, a command to a handler with a committed row a step, {AT_ONCE} at once",
             value=round(value, 1),
             unit="sagas/s",
             goal=f">= {GOAL:.0f}/s",
