@@ -31,6 +31,7 @@ from libs.contracts.envelope import Envelope
 from libs.contracts.inventory import MachineFacts, MachineState, MachineUpdated
 from libs.projection import Projection, Projector, upsert_newer
 from libs.projection.projector import get_position
+from libs.runtime.collector import ease_collector
 from libs.runtime.database import Database
 from libs.runtime.service import App, Service
 from libs.runtime.settings import ServiceSettings
@@ -273,6 +274,7 @@ async def bare_consume(nats_url: str, count: int) -> None:
 
 def main() -> None:
     role, nats_url, *rest = sys.argv[1:]
+    ease_collector()  # As a service does; the peer gains by it, too.
     match role:
         case "produce":
             asyncio.run(produce(nats_url, rest[0], int(rest[1]), int(rest[2])))

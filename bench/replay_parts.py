@@ -24,6 +24,7 @@ from libs.bus.topology import event_stream
 from libs.contracts.envelope import sequence_text
 from libs.contracts.inventory import MachineState
 from libs.projection import Rebuild
+from libs.runtime.collector import ease_collector
 from libs.runtime.database import Database
 from services.reservation.projections import POOL
 
@@ -111,6 +112,7 @@ async def bare(nats_url: str, count: int) -> None:
 
 def main() -> None:
     role, nats_url, last = sys.argv[1:]
+    ease_collector()  # As a service does; the peer gains by it, too.
     match role:
         case "fill":
             asyncio.run(fill(nats_url, int(last)))

@@ -23,6 +23,7 @@ from libs.contracts.inventory import (
     InventoryOperationStarted,
 )
 from libs.contracts.replies import Reply, ok
+from libs.runtime.collector import ease_collector
 from libs.runtime.database import Database
 from libs.runtime.service import App, Service
 from libs.runtime.settings import ServiceSettings
@@ -101,4 +102,5 @@ async def _ended(database: Database) -> int:
 
 
 if __name__ == "__main__":
+    ease_collector()  # As a service does.
     asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

@@ -40,6 +40,7 @@ from libs.contracts.upcasters import UPCASTERS
 from libs.projection import Projector, Rebuild
 from libs.runtime.answering import Answering
 from libs.runtime.broker import RECONNECT_SECONDS, connect
+from libs.runtime.collector import ease_collector
 from libs.runtime.database import Database
 from libs.runtime.declared import Periodic, Service
 from libs.runtime.door import Door
@@ -284,6 +285,7 @@ async def run_service(service: Service) -> None:
     health = Health(settings.metrics_host, settings.metrics_port, lambda: list(app.problems()))
     health.start()
     log.info("started", service=service.name, health_port=health.port)
+    ease_collector()
     main_task = asyncio.ensure_future(app.run())
     beat_task = asyncio.ensure_future(_beat(health))
     loop = asyncio.get_running_loop()
