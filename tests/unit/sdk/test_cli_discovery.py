@@ -1,4 +1,4 @@
-"""`slipway machines import | discovered | approve | ignore | scan`, `slipway dhcp`: what is sent and shown, how it ends."""
+"""`slipway machines import | discovered | approve | …` and `slipway dhcp`: what is sent, what is shown, how it ends."""
 
 from __future__ import annotations
 
@@ -95,3 +95,21 @@ def test_dhcp_problems_are_told_with_what_to_do(api: Api) -> None:
     api.on("GET", f"{OPERATOR}/dhcp", (200, {"items": [server], "next_cursor": None}))
     shown = slipway("dhcp", "problems").stdout
     assert "10.1.2.3 is declined" in shown and "ARP" in shown and "2 reservations, 3 leases" in shown
+
+
+def test_what_is_not_as_promised_is_shown_by_slot(api: Api) -> None:
+    one = {"where": "GPU slot Video.Slot.26-1", "expected": "H100", "found": "nothing (the slot is empty)"}
+    reason = {"code": "machine.hardware", "message": "…", "details": {"mismatches": [one]}}
+    machine = {"id": "m-4", "name": "gpu-4", "rack": "r1", "position": 25.0, "serial": "S-4", "state": "FAILED"}
+    api.on("GET", f"{OPERATOR}/machines/gpu-4", (200, {**machine, "reason": reason}))
+    shown = slipway("machines", "mismatches", "gpu-4").stdout
+    assert "rack r1, unit 25" in shown and "Video.Slot.26-1" in shown and "slot is empty" in shown
+    assert json.loads(slipway("machines", "mismatches", "gpu-4", "--json").stdout)["mismatches"] == [one]
+
+
+def test_reservations_that_were_refused_are_listed_with_the_reason(api: Api) -> None:
+    refused = {"hw_address": "48:b0:2d:00:00:01", "ip_address": "10.20.1.9", "problem": "reserved already for ntp"}
+    row = {"name": "gpu-4", "site": "fra1", "state": "REFUSED", "reservations": [], "refused": [refused], "error": ""}
+    api.on("GET", f"{OPERATOR}/dhcp/reservations", (200, {"items": [row], "next_cursor": None}))
+    shown = slipway("dhcp", "reservations", "--state", "REFUSED").stdout
+    assert "gpu-4" in shown and "10.20.1.9: reserved already for ntp" in shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -282,3 +282,77 @@ def dhcp_leases(
         limit=limit,
         nothing="No lease is known.",
     )
+
+
+RESERVATION_COLUMNS = (
+    Column[Document]("MACHINE", lambda one: one.raw.get("name")),
+    Column[Document]("SITE", lambda one: one.raw.get("site")),
+    Column[Document]("STATE", lambda one: state(str(one.raw.get("state") or ""))),
+    Column[Document]("ADDRESSES", lambda one: " ".join(_addresses(one.raw))),
+    Column[Document]("WHY", lambda one: _why_not(one.raw), grows=True),
+)
+
+
+def _addresses(row: Mapping[str, Any]) -> list[str]:
+    found = [entry.get("ip_address") for entry in row.get("reservations") or [] if isinstance(entry, dict)]
+    return [str(address) for address in found if address]
+
+
+def _why_not(row: Mapping[str, Any]) -> str:
+    refused = [entry for entry in row.get("refused") or [] if isinstance(entry, dict)]
+    words = [f"{entry.get('ip_address') or entry.get('hw_address')}: {entry.get('problem')}" for entry in refused]
+    return "; ".join([*words, *filter(None, [str(row.get("error") or "")])])
+
+
+@dhcp.command("reservations")
+def dhcp_reservations(
+    site: Sites = None,
+    state_: Annotated[
+        list[str] | None, typer.Option("--state", "-s", help="PENDING, DONE, REFUSED, FAILED, UNMANAGED.")
+    ] = None,
+    search: Annotated[str | None, typer.Option("--search", "-q", help="Text in the machine's name.")] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    as_json: Json = False,
+) -> None:
+    """List machines' DHCP reservations, and why some can't be made.
+
+    \b
+      slipway dhcp reservations --state REFUSED
+    """
+    show_list(
+        lambda client: client.dhcp_reservations.pages(site=site, state=state_, q=search),
+        RESERVATION_COLUMNS,
+        as_json=as_json,
+        limit=limit,
+        nothing="No reservation. Has a site told of its DHCP server? See: slipway dhcp problems",
+    )
+
+
+# -- what is not as promised ------------------------------------------------------------------------
+
+MISMATCH_COLUMNS = (
+    Column[dict[str, Any]]("WHERE", lambda one: str(one.get("where", ""))),
+    Column[dict[str, Any]]("EXPECTED", lambda one: str(one.get("expected", ""))),
+    Column[dict[str, Any]]("FOUND", lambda one: str(one.get("found", "")), grows=True),
+)
+
+
+@machines.command("mismatches")
+def mismatches(
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="Name or id of the machine.")], as_json: Json = False
+) -> None:
+    """Show what of a machine is not as promised: slot, expected, found. For whoever goes there with a screwdriver.
+
+    \b
+      slipway machines mismatches fra1-r1-gpu-04
+    """
+    found = run(lambda client: client.machines.get(machine))
+    details = (found.raw.get("reason") or {}).get("details") or {}
+    listed = details.get("mismatches") or []
+    if as_json:
+        print_json({"machine": found.name, "state": found.state, "rack": found.rack, "mismatches": listed})
+        return
+    position = found.raw.get("position")
+    unit = f", unit {position:g}" if isinstance(position, int | float) else ""
+    console().print(f"{found.name}, rack {found.rack}{unit}, serial {found.serial}")
+    print_table(MISMATCH_COLUMNS, listed, "Nothing is known to differ.")
