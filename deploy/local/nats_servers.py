@@ -18,8 +18,9 @@ TEMPLATES = REPOSITORY / "deploy" / "nats"
 # What crosses a site's leaf connection, hub side. See docs/architecture/bus.md for why each is needed.
 SITE_PUBLISH = (
     "$JS.hub.API.CONSUMER.MSG.NEXT.SITE_{site}.satellite",
-    "$JS.hub.API.CONSUMER.INFO.SITE_{site}.satellite",
     "$JS.hub.API.STREAM.INFO.SITE_{site}",
+    "$JS.API.CONSUMER.MSG.NEXT.SITE_{site}.satellite",
+    "$JS.API.STREAM.INFO.SITE_{site}",
     "$JS.ACK.SITE_{site}.>",
     "$JS.{site}.>",
     "$JSC.>",

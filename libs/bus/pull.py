@@ -88,6 +88,22 @@ class Puller:
             if messages:
                 return messages
 
+    async def waiting(self, timeout: float) -> list[Msg]:
+        """What waits at this moment, at most a batch; an empty list: nothing does.
+
+        Not to be mixed with `next_batch`. Raises TimeoutError when the server says nothing for `timeout` seconds.
+        """
+        request = {"batch": self._batch, "no_wait": True}
+        await self._client.publish(self._subject, json.dumps(request).encode(), reply=self._inbox)
+        messages: list[Msg] = []
+        while len(messages) < self._batch:
+            async with asyncio.timeout(timeout):
+                message = await self._queue.get()
+            if not self._is_message(message):
+                break  # The request ended: that was all.
+            messages.append(message)
+        return messages
+
     def _drain(self, most: int | None = None) -> list[Msg]:
         messages: list[Msg] = []
         while len(messages) < (most or self._batch) and not self._queue.empty():

@@ -142,8 +142,8 @@ class Link:
                 log.warning("pull_failed", error=str(error) or type(error).__name__)
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _pull_while_allowed(self) -> None:
-        puller = Puller(
+    def _puller(self) -> Puller:
+        return Puller(
             self._client,
             self.site_stream,
             DURABLE,
@@ -151,7 +151,9 @@ class Link:
             domain=self._hub_domain,
             request_seconds=_PULL_SECONDS,
         )
-        async with puller:
+
+    async def _pull_while_allowed(self) -> None:
+        async with self._puller() as puller:
             while self._may_pull():
                 # Silence is what an idle hub and a lost one have in common; the request's end tells them apart.
                 messages = await puller.next_batch(_PULL_SECONDS)
@@ -173,9 +175,17 @@ class Link:
         self._outgoing.set()
 
     async def _look_at_backlog(self) -> None:
-        info = await self._hub.consumer_info(self.site_stream, DURABLE)
-        self.drained = info.num_pending == 0
-        self._hub_heard_at = time.monotonic()
+        """Land what waits at the hub, until it says that nothing does."""
+        async with self._puller() as puller:
+            while True:
+                messages = await puller.waiting(_PULL_SECONDS)
+                self._hub_heard_at = time.monotonic()
+                if not self._may_pull():
+                    return
+                if not messages:
+                    break
+                await self._land(messages)
+        self.drained = True
         self._on_landed()
 
     def _landing(self, message: Msg) -> Landing | None:

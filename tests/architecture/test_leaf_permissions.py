@@ -16,9 +16,12 @@ from nats.aio.msg import Msg
 
 from deploy.local import nats_servers
 from deploy.local.layout import SITE, Ports
+from libs.bus.pull import Puller
+from libs.bus.topology import apply_hub, apply_site, load_topology
 from tests.conftest import eventually
 
-MARK = "_INBOX.mark"  # Crosses in both directions; sent last, so that what was sent before it has come or never will.
+# What crosses, sent last: what was sent before it has come by then or never will.
+TO_HUB, TO_SITE = f"sourced.{SITE}", f"$JS.FC.SAT_{SITE}.mark"
 # A subject of each kind that a hostile or mistaken site might speak in, and the services' own that it might listen to.
 FOREIGN = (
     "evt.fra1.-.inventory.machine.updated.v1",
@@ -89,23 +92,23 @@ async def linked(servers: tuple[Path, Ports]) -> AsyncIterator[Linked]:
     await hub.close()
 
 
-async def _crossing(sender: Client, receiver: Client, subjects: tuple[str, ...]) -> set[str]:
+async def _crossing(sender: Client, receiver: Client, mark_on: str, subjects: tuple[str, ...]) -> set[str]:
     """Which of `subjects`, published by `sender`, arrive at `receiver`."""
     arrived: set[str] = set()
     marks: set[bytes] = set()
 
     async def note(message: Msg) -> None:
-        if message.subject == MARK:
+        if message.subject == mark_on:
             marks.add(message.data)
         else:
             arrived.add(message.subject)
 
-    for subject in (*subjects, MARK):
+    for subject in (*subjects, mark_on):
         await receiver.subscribe(subject, cb=note)
     await receiver.flush()
 
     async def marked(mark: bytes) -> bool:
-        await sender.publish(MARK, mark)
+        await sender.publish(mark_on, mark)
         await sender.flush()
         return mark in marks
 
@@ -117,22 +120,100 @@ async def _crossing(sender: Client, receiver: Client, subjects: tuple[str, ...])
     return arrived
 
 
-async def test_a_site_says_its_own_words_to_the_hub_and_no_others(linked: Linked) -> None:
-    own = f"local.{SITE}.ironic.node.v1"
-    assert await _crossing(linked.site, linked.hub, (*FOREIGN, own)) == {own}
+async def test_of_what_a_site_says_the_hub_hears_what_is_handed_to_its_observations(linked: Linked) -> None:
+    """Its own words are on its own stream, which the hub reads by way of `TO_HUB`; inboxes do not cross, either."""
+    own = (f"local.{SITE}.ironic.node.v1", "_INBOX.guessed", "_INBOX_gateway.guessed")
+    assert await _crossing(linked.site, linked.hub, TO_HUB, (*FOREIGN, *own)) == set()
 
 
 async def test_a_site_overhears_nothing_of_the_hub(linked: Linked) -> None:
-    assert await _crossing(linked.hub, linked.site, FOREIGN) == set()
+    assert await _crossing(linked.hub, linked.site, TO_SITE, (*FOREIGN, "_INBOX.guessed")) == set()
 
 
 async def test_a_site_can_neither_delete_nor_read_a_stream_of_the_hub(linked: Linked) -> None:
-    await linked.hub.jetstream().add_stream(name="EVT_inventory", subjects=["evt.*.*.inventory.>"])
-    await linked.hub.jetstream().add_stream(name=f"SITE_{SITE}", subjects=[f"site.{SITE}.>"])
+    await _declared(linked)
     reach = linked.site.jetstream(domain="hub", timeout=1.0)
+    await eventually(lambda: _reaches(linked), what="the link is up")
     assert (await reach.stream_info(f"SITE_{SITE}")).config.name == f"SITE_{SITE}"
     with pytest.raises(_UNHEARD):
         await reach.delete_stream("EVT_inventory")
     with pytest.raises(_UNHEARD):
         await reach.get_msg("EVT_inventory", 1)
     assert (await linked.hub.jetstream().stream_info("EVT_inventory")).config.name == "EVT_inventory"
+
+
+async def _declared(linked: Linked) -> None:
+    await apply_site(linked.site.jetstream(), load_topology(), SITE)
+    await apply_hub(linked.hub.jetstream(), load_topology(), (SITE,))
+
+
+async def _reaches(linked: Linked) -> bool:
+    try:
+        await linked.site.jetstream(domain="hub", timeout=1.0).stream_info(f"SITE_{SITE}")
+    except _UNHEARD:
+        return False
+    return True
+
+
+# Where the broker itself would put an answer if it were asked to, in the account of the hub.
+REPLIES = (
+    "evt.-.-.inventory.machine.updated.v1",
+    "cmd.inventory.enrol_machine.v1",
+    "site.other.ironic.deploy.v1",
+    "call.identity.create_grant",
+    "_INBOX_gateway.guessed",
+    "$JS.API.STREAM.PURGE.EVT_inventory",
+    "$JS.API.STREAM.DELETE.EVT_inventory",
+    "$JS.API.CONSUMER.DELETE.CMD_inventory.inventory_inbox",
+)
+
+
+async def test_an_answer_stays_with_the_site_whatever_subject_it_names_for_it(linked: Linked) -> None:
+    """The broker does not ask whether who names a subject for the answer may publish there, and an empty answer is a
+    valid request to delete a stream."""
+    await _declared(linked)
+    await eventually(lambda: _reaches(linked), what="the link is up")
+    js = linked.hub.jetstream()
+    await js.publish("evt.-.-.inventory.thing.happened.v1", b"kept")
+    await js.publish("cmd.inventory.thing.v1", b"kept")
+    heard: list[str] = []
+
+    async def note(message: Msg) -> None:
+        heard.append(message.subject)
+
+    for reply in REPLIES:
+        await linked.hub.subscribe(reply, cb=note)
+    await linked.hub.flush()
+    nothing_there = b'{"batch":1,"no_wait":true}'
+    for reply in REPLIES:
+        await linked.site.publish(f"$JS.hub.API.CONSUMER.MSG.NEXT.SITE_{SITE}.satellite", nothing_there, reply=reply)
+        await linked.site.publish(f"$JS.hub.API.STREAM.INFO.SITE_{SITE}", b"", reply=reply)
+        await linked.site.publish(f"$JS.ACK.SITE_{SITE}.satellite.1.1.1.1.1", b"", reply=reply)
+    assert await _reaches(linked), "answered in order: the answers before it were given"
+    await linked.hub.flush()
+    assert heard == []
+    for stream in ("EVT_inventory", "CMD_inventory"):
+        state = (await js.stream_info(stream)).state
+        assert (state.messages, state.last_seq) == (1, 1)
+    assert (await js.consumer_info("CMD_inventory", "inventory_inbox")).name == "inventory_inbox"
+
+
+async def test_what_a_site_says_is_observed_and_what_it_is_told_is_taken_and_acknowledged(linked: Linked) -> None:
+    await _declared(linked)
+    await eventually(lambda: _reaches(linked), what="the link is up")
+    js = linked.hub.jetstream()
+    await js.publish(f"site.{SITE}.ironic.deploy.v1", b"told")
+    async with Puller(linked.site, f"SITE_{SITE}", "satellite", domain="hub") as puller:
+        (message,) = await puller.waiting(10)
+        assert message.data == b"told"
+        await message.ack()
+        assert await puller.waiting(10) == []
+    for number in range(300):
+        await linked.site.jetstream().publish(f"local.{SITE}.ironic.node.v1", f"{number} ".encode() * 500)
+
+    async def observed() -> bool:
+        state = (await js.stream_info("OBS")).state
+        consumer = await js.consumer_info(f"SITE_{SITE}", "satellite")
+        return bool(state.messages == 300 and consumer.num_ack_pending == 0)
+
+    await eventually(observed, within_seconds=30, what="all came, and the command is acknowledged")
