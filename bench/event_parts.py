@@ -31,6 +31,7 @@ from libs.contracts.envelope import Envelope
 from libs.contracts.inventory import MachineFacts, MachineState, MachineUpdated
 from libs.projection import Projection, Projector, upsert_newer
 from libs.projection.projector import get_position
+from libs.runtime.broker import connect
 from libs.runtime.collector import ease_collector
 from libs.runtime.database import Database
 from libs.runtime.service import App, Service
@@ -163,7 +164,7 @@ def _mirrored(event: Envelope) -> dict[str, object]:
 async def project(nats_url: str, database_url: str) -> None:
     """A consumer's projection. Says when the last change was committed there."""
     database = Database(database_url, application_name="bench-reader")
-    client = await nats.connect(nats_url)
+    client = await connect(ServiceSettings(nats_url=nats_url), READER)
     seen = 0
 
     async def apply(conn: AsyncConnection, events: Sequence[Envelope]) -> None:
@@ -185,7 +186,7 @@ async def project(nats_url: str, database_url: str) -> None:
 async def take_in(nats_url: str, database_url: str) -> None:
     """A consumer's inbox: land, then handle in order per key with an upsert each batch; effects exactly once."""
     database = Database(database_url, application_name="bench-reader")
-    client = await nats.connect(nats_url)
+    client = await connect(ServiceSettings(nats_url=nats_url), READER)
     js = client.jetstream()
     handled = 0
 

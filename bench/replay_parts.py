@@ -24,8 +24,10 @@ from libs.bus.topology import event_stream
 from libs.contracts.envelope import sequence_text
 from libs.contracts.inventory import MachineState
 from libs.projection import Rebuild
+from libs.runtime.broker import connect
 from libs.runtime.collector import ease_collector
 from libs.runtime.database import Database
+from libs.runtime.settings import ServiceSettings
 from services.reservation.projections import POOL
 
 MODULE = "bench.replay_parts"
@@ -70,7 +72,7 @@ async def fill(nats_url: str, count: int) -> None:
 
 async def rebuild(nats_url: str, database_url: str) -> None:
     """Rebuild the pool of machines and put it in the place of the live one, as a service does when it is told to."""
-    client = await nats.connect(nats_url)
+    client = await connect(ServiceSettings(nats_url=nats_url), READER)
     database = Database(database_url, application_name="bench-rebuild")
     job = Rebuild(READER, POOL, database, client.jetstream(), "bench")
     say(ready=True)
