@@ -7,19 +7,21 @@ import random
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import nats.errors
 import nats.js.errors
+from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from chaos import brokers, wire
 from chaos.driver import Person
 from chaos.history import Restore
 from chaos.journal import Journal
-from chaos.plan import Fault
+from chaos.plan import SITE_LOCAL_STREAM, Fault
 from chaos.world import World
 from deploy.local.layout import SERVICES, SITE
 
@@ -27,7 +29,7 @@ REPEATED_MESSAGES = 40
 GROWTH_SECONDS = 60.0  # How long a stream is given to get messages that it can lose.
 BROKER_TRIES = 40
 MOST_AT_ONCE = 4  # Faults that last at the same time; with more, little of the system is ever up.
-CONSUMER_SECONDS = 180.0  # A service notices at once, inventory looks for a site's every 30 s; both may be down.
+CONSUMER_SECONDS = 180.0  # A service notices at once, inventory and the satellite look every 30 s; all may be down.
 # What the simulated site's faults file says for each target of break_machine.
 MACHINE_FAULTS: dict[str, dict[str, Any]] = {
     "deploy": {"fail": {"deploy": "write to /dev/nvme0n1 failed: Input/output error"}},
@@ -35,6 +37,8 @@ MACHINE_FAULTS: dict[str, dict[str, Any]] = {
     "ssh": {"ssh": "down"},
     "power": {"power": "stuck"},
 }
+
+Connect = Callable[[World], AbstractAsyncContextManager[Client]]
 
 
 class Faults:
@@ -257,9 +261,10 @@ class Faults:
                 return False
 
         loop = asyncio.get_running_loop()
-        await self._with_hub(delete)
+        at = wire.leaf if stream == SITE_LOCAL_STREAM else wire.hub
+        await self._with_broker(at, delete)
         deleted_at = loop.time()
-        while not await self._with_hub(is_there):
+        while not await self._with_broker(at, is_there):
             if loop.time() - deleted_at > CONSUMER_SECONDS:
                 raise TimeoutError(f"nobody made {fault.target} again within {CONSUMER_SECONDS:.0f} s")
             await asyncio.sleep(0.5)
@@ -300,12 +305,15 @@ class Faults:
         return f"{len(messages)} messages"
 
     async def _with_hub(self, what: Callable[[JetStreamContext], Awaitable[Any]]) -> Any:
-        """Ask the hub's broker as often as needed: it may be down by another fault."""
+        return await self._with_broker(wire.hub, what)
+
+    async def _with_broker(self, at: Connect, what: Callable[[JetStreamContext], Awaitable[Any]]) -> Any:
+        """Ask a broker as often as needed: it may be down by another fault."""
         tries = 0
         while True:
             tries += 1
             try:
-                async with wire.hub(self.world) as client:
+                async with at(self.world) as client:
                     return await what(client.jetstream(timeout=5))
             except (nats.errors.Error, nats.js.errors.APIError, OSError, TimeoutError):
                 if tries == BROKER_TRIES:

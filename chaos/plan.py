@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploy.local.layout import SITE
-from libs.bus.topology import EVENT_SERVICES, command_stream, event_stream, site_stream
+from libs.bus.topology import (
+    EVENT_SERVICES,
+    SATELLITE_CONSUMER,
+    SOURCING_CONSUMER,
+    command_stream,
+    event_stream,
+    site_local_stream,
+    site_stream,
+)
 
 SERVICES = EVENT_SERVICES
 PROCESSES = (*SERVICES, "gateway", "satellite")
@@ -20,7 +28,7 @@ BUSY_SERVICES = ("inventory", "reservation", "provisioning", "validation")  # In
 EVENT_STREAMS = tuple(event_stream(service) for service in BUSY_SERVICES)
 COMMAND_STREAMS = tuple(command_stream(service) for service in BUSY_SERVICES)
 CONSUMERS = tuple(f"{stream}/{stream[4:]}_inbox" for stream in COMMAND_STREAMS)
-SITE_STREAM = site_stream(SITE)
+SITE_STREAM, SITE_LOCAL_STREAM = site_stream(SITE), site_local_stream(SITE)
 # Together with the lag of the network, still what the satellite's rule of 30 s allows, and what it does not.
 SKEWS_SECONDS = (-90, -25, -8, 8, 25, 90)
 TOGETHER = 0.25  # How often the next fault strikes while this one lasts, beside those that never hold the next one up.
@@ -97,7 +105,12 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
         Kind(
             "delete_consumer",
             "delete a durable consumer, which its owner makes again",
-            (*CONSUMERS, "OBS/provisioning_inbox", f"{SITE_STREAM}/satellite"),
+            (
+                *CONSUMERS,
+                "OBS/provisioning_inbox",
+                f"{SITE_STREAM}/{SATELLITE_CONSUMER}",
+                f"{SITE_LOCAL_STREAM}/{SOURCING_CONSUMER}",
+            ),
         ),
         Kind(
             "fill_stream",

@@ -104,13 +104,29 @@ async def restore_satellite_consumer(js: JetStreamContext, stream: str) -> bool:
     return await _restore_consumer(js, stream, SATELLITE_CONSUMER, f"site.{site}.>")
 
 
+async def restore_sourcing_consumer(js: JetStreamContext, site: str) -> bool:
+    """The same for the durable by which the hub takes what the site says, in the leaf's JetStream domain; the hub asks
+    it to begin after the last message that it has."""
+    stream = site_local_stream(site)
+    if not await _is_missing(js, stream, SOURCING_CONSUMER):
+        return False
+    await js.add_consumer(stream, _sourcing(site))
+    return True
+
+
 async def _restore_consumer(js: JetStreamContext, stream: str, durable: str, subjects: str | list[str]) -> bool:
+    if not await _is_missing(js, stream, durable):
+        return False
+    await _consumer(js, stream, durable, subjects)
+    return True
+
+
+async def _is_missing(js: JetStreamContext, stream: str, durable: str) -> bool:
     await js.stream_info(stream)  # A stream that is gone is for the deployment to declare: it says so by raising.
     try:
         await js.consumer_info(stream, durable)
     except nats.js.errors.NotFoundError:
-        await _consumer(js, stream, durable, subjects)
-        log.warning("consumer_made_again", stream=stream, consumer=durable)
+        log.warning("consumer_missing", stream=stream, consumer=durable)
         return True
     return False
 
@@ -118,13 +134,16 @@ async def _restore_consumer(js: JetStreamContext, stream: str, durable: str, sub
 async def apply_site(js: JetStreamContext, topology: Mapping[str, Any], site: str) -> None:
     """Declare the site's own stream, in the leaf's JetStream domain, and the durable that hands it to the hub."""
     await _stream(js, site_local_stream(site), [f"local.{site}.>"], topology["limits"]["site_local"], 1)
-    config = api.ConsumerConfig(
+    await js.add_consumer(site_local_stream(site), _sourcing(site))
+
+
+def _sourcing(site: str) -> api.ConsumerConfig:
+    return api.ConsumerConfig(
         durable_name=SOURCING_CONSUMER,
         deliver_subject=sourcing_subject(site),
         ack_policy=api.AckPolicy.FLOW_CONTROL,
         idle_heartbeat=SOURCING_HEARTBEAT_SECONDS,
     )
-    await js.add_consumer(site_local_stream(site), config)
 
 
 def _config(name: str, limits: Mapping[str, Any], replicas: int, **more: Any) -> api.StreamConfig:

@@ -23,6 +23,7 @@ from prometheus_client import Counter
 
 from libs.bus.admission import site_command_objection
 from libs.bus.pull import ConsumerGone, Puller
+from libs.bus.topology import restore_sourcing_consumer
 from libs.contracts.envelope import BadMessage, decode, now_utc
 from libs.contracts.replies import Reply
 from services.satellite import hub_clock
@@ -88,6 +89,7 @@ class Link:
         self._hub_domain = hub_domain
         self._hub: JetStreamContext = client.jetstream(domain=hub_domain)
         self._local: JetStreamContext = client.jetstream(timeout=_PUBLISH_SECONDS)
+        self._site = site
         self.site_stream = f"SITE_{site}"
         self.local_stream = f"SAT_{site}"
         self._journal = journal
@@ -246,4 +248,12 @@ class Link:
             except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
                 log.debug("clock_not_compared", error=str(error) or type(error).__name__)
             on_change()
+            await self._keep_handing_over()
             await asyncio.sleep(_CLOCK_SECONDS if self.offset else _RETRY_SECONDS)
+
+    async def _keep_handing_over(self) -> None:
+        """Make the durable by which the hub takes what we say again if somebody deleted it; nobody else here would."""
+        try:
+            await restore_sourcing_consumer(self._local, self._site)
+        except (nats.errors.Error, nats.js.errors.APIError, OSError, TimeoutError) as error:
+            log.warning("hand_over_unknown", error=str(error) or type(error).__name__)

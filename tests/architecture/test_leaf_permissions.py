@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from deploy.local import nats_servers
 from deploy.local.layout import SITE, Ports
 from libs.bus.pull import Puller
-from libs.bus.topology import apply_hub, apply_site, load_topology
+from libs.bus.topology import SOURCING_CONSUMER, apply_hub, apply_site, load_topology, restore_sourcing_consumer
 from tests.conftest import eventually
 
 # What crosses, sent last: what was sent before it has come by then or never will.
@@ -211,9 +211,14 @@ async def test_what_a_site_says_is_observed_and_what_it_is_told_is_taken_and_ack
     for number in range(300):
         await linked.site.jetstream().publish(f"local.{SITE}.ironic.node.v1", f"{number} ".encode() * 500)
 
-    async def observed() -> bool:
+    async def observed(count: int) -> bool:
         state = (await js.stream_info("OBS")).state
         consumer = await js.consumer_info(f"SITE_{SITE}", "satellite")
-        return bool(state.messages == 300 and consumer.num_ack_pending == 0)
+        return bool(state.messages == count and consumer.num_ack_pending == 0)
 
-    await eventually(observed, within_seconds=30, what="all came, and the command is acknowledged")
+    await eventually(lambda: observed(300), within_seconds=30, what="all came, and the command is acknowledged")
+    at_site = linked.site.jetstream()
+    await at_site.delete_consumer(f"SAT_{SITE}", SOURCING_CONSUMER)
+    await at_site.publish(f"local.{SITE}.ironic.node.v1", b"meanwhile")
+    assert await restore_sourcing_consumer(at_site, SITE) and not await restore_sourcing_consumer(at_site, SITE)
+    await eventually(lambda: observed(301), within_seconds=60, what="it goes on where it was, nothing twice")

@@ -9,16 +9,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import asyncssh
+import nats as broker
 import pytest
 import pytest_asyncio
 
 from deploy.lab.fleet import load_fleet
+from libs.bus.topology import SOURCING_CONSUMER
 from libs.contracts.envelope import now_utc
 from libs.contracts.replies import Outcome
 from libs.contracts.site import DeployNode, EnrolNode, InspectNode, ReleaseNode, SanitizeNode
 from libs.runtime.processes import Process
 from tests.contract.site.hub_side import HubSide, deployments, eventually, simulated_satellite, write_faults
-from tests.contract.site.nats_pair import NatsPair, declare, nats_pair
+from tests.contract.site.nats_pair import SITE, NatsPair, declare, nats_pair
 
 MACHINES = load_fleet().machines
 KEY = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
@@ -182,6 +184,18 @@ async def test_bytes_that_are_no_command_are_reported_and_hold_nothing_up(world:
         return any("5 message(s) that are no commands" in str(beat["problems"]) for beat in beats)
 
     await eventually(reported, "a heartbeat that names the problem")
+
+
+@pytest.mark.slow
+async def test_a_durable_that_hands_the_sites_words_over_is_made_again_when_somebody_deleted_it(world: World) -> None:
+    client = await broker.connect(world.nats.leaf_url)
+    try:
+        assert await client.jetstream().delete_consumer(f"SAT_{SITE}", SOURCING_CONSUMER)
+    finally:
+        await client.close()
+
+    # The satellite looks every 30 s, and the hub notices by the durable's heartbeat.
+    assert (await world.hub.reply(await world.hub.send(world.enrol(9)), limit_seconds=120)).ok
 
 
 @pytest.mark.slow
