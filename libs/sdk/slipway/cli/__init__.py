@@ -18,6 +18,7 @@ from slipway.cli import (
     drift,
     history,
     live,
+    machine_export,
     machines,
     money,
     operations,
@@ -93,6 +94,7 @@ for noun in (
     app.add_typer(noun)
 people.add_commands(app)
 history.add_commands(app)
+machine_export.add_commands(machines.machines)
 live.add_commands(history.events)
 replaying.add_commands(history.events)
 signing_in.add_commands(app)

@@ -74,7 +74,9 @@ def list_machines(
     site: Annotated[list[str] | None, typer.Option("--site", help="At this site; may be repeated.")] = None,
     rack: Annotated[list[str] | None, typer.Option("--rack", help="In this rack; may be repeated.")] = None,
     profile: Annotated[list[str] | None, typer.Option("--profile", help="Of this profile; may be repeated.")] = None,
-    search: Annotated[str | None, typer.Option("--search", "-q", help="Text in name, serial, ….")] = None,
+    tenant: Annotated[list[str] | None, typer.Option("--tenant", help="Used by this tenant.")] = None,
+    held: Annotated[bool | None, typer.Option("--held/--not-held", help="Only machines that somebody holds.")] = None,
+    search: Annotated[str | None, typer.Option("--search", "-q", help="Words in name, serial, MAC, tag, ….")] = None,
     sort: Sort = None,
     limit: Limit = DEFAULT_LIMIT,
     as_json: Json = False,
@@ -84,11 +86,20 @@ def list_machines(
     \b
       slipway machines list
       slipway machines list --rack r1 --state FAILED --state QUARANTINED
+      slipway machines list --held -q "gpu-04 r12"
       slipway machines list --json | jq -r '.items[] | select(.eligible) | .name'
     """
     show_list(
         lambda client: client.machines.pages(
-            state=state_, health=health, site=site, rack=rack, profile=profile, q=search, sort=sort
+            state=state_,
+            health=health,
+            site=site,
+            rack=rack,
+            profile=profile,
+            tenant=tenant,
+            held=None if held is None else ("yes" if held else "no"),
+            q=search,
+            sort=sort,
         ),
         COLUMNS,
         as_json=as_json,
