@@ -17,7 +17,7 @@ import nats
 from nats.js import JetStreamContext
 
 from bench.event_parts import OWNER, emit
-from bench.servers import say, told_to_go
+from bench.servers import figures_only, say, told_to_go
 from libs.bus.context import Context
 from libs.bus.reading import open_reader
 from libs.bus.topology import event_stream
@@ -114,6 +114,7 @@ async def bare(nats_url: str, count: int) -> None:
 
 def main() -> None:
     role, nats_url, last = sys.argv[1:]
+    figures_only()
     ease_collector()  # As a service does; the peer gains by it, too.
     match role:
         case "fill":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import structlog
 
 from libs.runtime.embedded import EmbeddedNats, EmbeddedPostgres
 from libs.testing.servers import free_port, nats_hub
@@ -114,6 +116,12 @@ async def program(*words: str) -> AsyncIterator[Part]:
         yield running
     finally:
         await running.end()
+
+
+def figures_only() -> None:
+    """Standard output is for what `say` says: logs go to standard error, and only errors."""
+    errors = structlog.make_filtering_bound_logger(logging.ERROR)
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr), wrapper_class=errors)
 
 
 def say(**what: Any) -> None:

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import nats
-import structlog
 from nats.js import JetStreamContext
 
 from bench.event_parts import bare_publish
-from bench.servers import say
+from bench.servers import figures_only, say
 from libs.runtime.database import Database
 from libs.runtime.migrations import migrate
 from libs.runtime.service import App
@@ -33,10 +32,7 @@ SILENCE_SECONDS = 1.0
 
 async def serve(given: str) -> None:
     """The service as it runs in a deployment: makes the consumers, answers the broker who a subscriber is, measures."""
-    # Standard output is for figures.
-    structlog.configure(
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(40)
-    )
+    figures_only()
     settings = Settings(**json.loads(given))
     database_url = settings.database_url.get_secret_value()
     await migrate(database_url, "subscription")
