@@ -37,6 +37,8 @@ async def repair(ctx: Context, violation: Violation, machine: Machine | None) ->
             return None, refusal(
                 "not_found", f"{violation.name} is no machine of ours", "Look at the node at its site."
             )
+        case Repair.RESERVE:
+            return await reserve(ctx, machine), None
         case Repair.HOLD:
             return None, await _settled(ctx, machine, holds.add_hold(machine, _hold(ctx, violation)))
         case Repair.POWER_ON:
@@ -87,6 +89,14 @@ async def power(ctx: Context, machine: Machine, wanted: str, reason: str) -> str
     )
     return await ctx.start_saga(
         "power_machine", data, target_kind="machine", target_id=machine.id, site=machine.site, tenant=machine.tenant
+    )
+
+
+async def reserve(ctx: Context, machine: Machine) -> str:
+    """Have the site hold the machine in Placement, or let go when it may be claimed; returns the operation."""
+    data = node_data(machine.id, machine.name, machine.site, version=machine.version, held=not machine.eligible)
+    return await ctx.start_saga(
+        "reserve_provider", data, target_kind="provider", target_id=machine.id, site=machine.site
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from libs.contracts.placement import ReserveProvider
 from libs.contracts.replies import Problem
 from libs.contracts.site import PowerNode, RemoveNode
 from libs.saga import Data, ToSite, saga, step, to_site
@@ -47,6 +48,11 @@ def remove_node(data: Data) -> ToSite:
     return to_site(data["site"], RemoveNode(**_node(data)))
 
 
+def hold_in_placement(data: Data) -> ToSite:
+    """Without a claim and a version: what Placement holds follows the machine, whatever is done with it meanwhile."""
+    return to_site(data["site"], ReserveProvider(**_node(data), held=data["held"]))
+
+
 def _result(data: Data) -> Data:
     return {"machine_id": data["machine_id"], "machine_name": data["machine_name"]}
 
@@ -62,4 +68,10 @@ remove_stray_node = saga(
     result=_result,
 )
 
-SAGAS = (power_machine, remove_stray_node)
+reserve_provider = saga(
+    "reserve_provider",
+    step(hold_in_placement, within=POWER_WITHIN, retries=1),
+    result=lambda data: {**_result(data), "held": data["held"]},
+)
+
+SAGAS = (power_machine, remove_stray_node, reserve_provider)

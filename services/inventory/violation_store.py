@@ -34,8 +34,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from libs.bus.tables import bus_tables
 from libs.contracts.inventory import MachineState
+from libs.contracts.placement import ProviderGone, ProviderObserved
 from libs.contracts.site import NodeGone, NodeObserved, SatelliteHeartbeat
-from services.inventory.model.subject import Node, Subject
+from services.inventory.model.subject import Node, Provider, Subject
 from services.inventory.model.violations import Coverage, Key, Violation, learned
 from services.inventory.store import machine_table, metadata
 
@@ -58,6 +59,17 @@ heard_table = Table(
     Column("heard_at", DateTime(timezone=True), nullable=False),
     Column("problems", JSONB, nullable=False),
     Column("parts", JSONB, nullable=False),
+)
+# Resource providers of machines, as a site's Placement shows them.
+provider_table = Table(
+    "provider_seen",
+    metadata,
+    Column("machine_id", Text, primary_key=True),
+    Column("site", Text, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("reserved", Integer, nullable=False),
+    Column("consumers", JSONB, nullable=False),
+    Column("observed_at", DateTime(timezone=True), nullable=False),
 )
 violation_table = Table(
     "violation",
@@ -97,7 +109,7 @@ HEARD_WITHIN = timedelta(seconds=45)
 KEPT_CLEARED = timedelta(days=30)
 _NODE_FIELDS = tuple(field.name for field in fields(Node) if field.name not in ("observed_at", "gone_at"))
 _VIOLATION_FIELDS = tuple(field.name for field in fields(Violation))
-_m, _n = machine_table.c, node_table.c
+_m, _n, _p = machine_table.c, node_table.c, provider_table.c
 _saga = bus_tables("inventory").saga.c
 
 
@@ -131,6 +143,44 @@ async def node_gone(conn: AsyncConnection, site: str, seen: NodeGone) -> None:
     await conn.execute(statement.values(gone_at=seen.observed_at))
 
 
+async def provider_observed(conn: AsyncConnection, site: str, seen: ProviderObserved) -> None:
+    """Keep what was seen of a provider, unless something newer is kept."""
+    row = {
+        "machine_id": seen.machine_id,
+        "site": site,
+        "total": seen.total,
+        "reserved": seen.reserved,
+        "consumers": list(seen.consumers),
+        "observed_at": seen.observed_at,
+    }
+    statement = upsert(provider_table).values(row)
+    new = {name: statement.excluded[name] for name in row if name != "machine_id"}
+    newer = _p.observed_at < statement.excluded.observed_at
+    await conn.execute(statement.on_conflict_do_update(index_elements=["machine_id"], set_=new, where=newer))
+
+
+async def provider_gone(conn: AsyncConnection, site: str, seen: ProviderGone) -> None:
+    """The site's Placement has it no more."""
+    same = (_p.machine_id == seen.machine_id, _p.site == site, _p.observed_at < seen.observed_at)
+    await conn.execute(delete(provider_table).where(*same))
+
+
+async def to_be_kept(conn: AsyncConnection, now: datetime, limit: int) -> list[tuple[str, bool]]:
+    """(machine id, held) of machines whose provider is not as we want it, at sites whose Placement is read."""
+    read = (await sites(conn, now)).placement
+    own = _p.consumers.contains(func.to_jsonb(_m.id))
+    unheld = and_(~_m.eligible, func.jsonb_array_length(_p.consumers) == 0, _p.total > 0)
+    held = and_(_m.eligible, own)
+    statement = (
+        select(_m.id, ~_m.eligible)
+        .join(provider_table, _p.machine_id == _m.id)
+        .where(or_(unheld, held), _m.state != MachineState.RETIRED.value, _p.site.in_(sorted(read)))
+        .order_by(_m.id)
+        .limit(limit)
+    )
+    return [(machine_id, bool(wanted)) for machine_id, wanted in await conn.execute(statement)]
+
+
 async def heard(conn: AsyncConnection, beat: SatelliteHeartbeat) -> None:
     """Keep the newest heartbeat of the site."""
     row = {"site": beat.site, "heard_at": beat.at, "problems": list(beat.problems), "parts": dict(beat.parts)}
@@ -148,7 +198,10 @@ class Sites:
 
     def __init__(self, rows: Iterable[Any], now: datetime) -> None:
         alive = {row.site: row for row in rows if row.heard_at >= now - HEARD_WITHIN}
-        self.heard = {site for site, row in alive.items() if not row.problems}
+        # What is wrong with another part of the site says nothing about its nodes; older satellites name no parts.
+        self.heard = {
+            site for site, row in alive.items() if row.parts.get("ironic", "" if row.problems else "ok") == "ok"
+        }
         self.placement = {site for site, row in alive.items() if row.parts.get("placement") == "ok"}
 
 
@@ -160,6 +213,13 @@ async def worked_on(conn: AsyncConnection) -> set[str]:
     """Ids of the machines that a process of ours runs on."""
     open_now = select(_saga.target_id).where(_saga.phase.in_(("running", "undoing")), _saga.target_kind == "machine")
     return set((await conn.execute(open_now)).scalars())
+
+
+async def tried_lately(conn: AsyncConnection, kind: str) -> set[str]:
+    """What processes of this kind are about that are open, or ended in the last minute: too soon to try again."""
+    lately = _saga.updated_at > func.now() - timedelta(minutes=1)
+    statement = select(_saga.target_id).where(_saga.kind == kind, or_(_saga.phase != "finished", lately))
+    return set((await conn.execute(statement)).scalars())
 
 
 def _subjects() -> Select[Any]:
@@ -181,10 +241,15 @@ def _subjects() -> Select[Any]:
         _n.seen,
         _n.observed_at,
         _n.gone_at,
+        _m.eligible,
+        _p.total,
+        _p.reserved,
+        _p.consumers,
+        _p.observed_at.label("booked_at"),
     ).select_from(
-        machine_table.outerjoin(node_table, _n.node_id == _m.id).outerjoin(
-            bus_tables("inventory").saga, _saga.id == _m.operation_id
-        )
+        machine_table.outerjoin(node_table, _n.node_id == _m.id)
+        .outerjoin(bus_tables("inventory").saga, _saga.id == _m.operation_id)
+        .outerjoin(provider_table, _p.machine_id == _m.id)
     )
 
 
@@ -234,7 +299,15 @@ def _subject(row: Row[Any], heard_sites: Sites, busy: set[str]) -> Subject:
         node=_node(row),
         site_heard=row.site in heard_sites.heard,
         placement_heard=row.site in heard_sites.placement,
+        provider=_provider(row),
+        eligible=row.eligible,
     )
+
+
+def _provider(row: Row[Any]) -> Provider | None:
+    if row.total is None:
+        return None
+    return Provider(row.total, row.reserved, tuple(row.consumers), row.booked_at)
 
 
 def _node(row: Any) -> Node | None:

@@ -39,6 +39,7 @@ from services.satellite.lease import Lease
 from services.satellite.link import Link, connect
 from services.satellite.messages import observation_envelope, observation_subject
 from services.satellite.observer import Observer
+from services.satellite.placement_watch import PlacementWatch
 from services.satellite.ports import Site
 from services.satellite.run_log import log_sink
 from services.satellite.settings import SatelliteSettings
@@ -69,6 +70,7 @@ class Satellite:
             site.bare_metal, self._say, poll_seconds=settings.poll_seconds, repeat_seconds=settings.repeat_seconds
         )
         self.finder = BmcFinder(settings.site, site.bmc_scan, settings.bmc_ranges, self._say) if site.bmc_scan else None
+        self.placement_watch = _placement_watch(site, settings, self._say, self.observer)
         self.dhcp_watch = _dhcp_watch(site, settings, self._say, self.finder)
 
     def problems(self) -> list[str]:
@@ -76,6 +78,11 @@ class Satellite:
         waiting = [] if self.lease.valid else ["the site's lease is not held; another satellite may be active"]
         dhcp = self.dhcp_watch.problems() if self.dhcp_watch else []
         return [*waiting, *self.link.problems(), *self.observer.problems(), *dhcp]
+
+    def parts(self) -> dict[str, str]:
+        """How each part of the site was seen last: "ok" or what is wrong; a part that it has not is left out."""
+        ironic = "; ".join(self.observer.problems()) or "ok"
+        return {"ironic": ironic, **({"placement": self.placement_watch.state} if self.placement_watch else {})}
 
     async def run(self) -> None:
         """Work until cancelled or a part fails. Raises what the first failed part raised, LeaseLost before others."""
@@ -91,6 +98,7 @@ class Satellite:
                 self._beat(),
                 self._prune(),
                 self._pulse(),
+                *([self.placement_watch.watch(lambda: self.lease.valid)] if self.placement_watch else []),
                 *([self.dhcp_watch.watch(lambda: self.lease.valid)] if self.dhcp_watch else []),
             )
         ]
@@ -109,6 +117,7 @@ class Satellite:
             running=lambda: self.dispatcher.running,
             nodes_known=lambda: self.observer.nodes_known,
             problems=self.problems,
+            parts=self.parts,
         )
 
     async def _pulse(self) -> None:
@@ -136,6 +145,13 @@ class Satellite:
     async def _execute(self, command: Envelope, resumed: bool) -> Reply:
         sink = log_sink(self.settings.site, self.journal, self.link.has_outgoing, command)
         return await execute(command, Attempt(self.site, resumed, sink, self.finder))
+
+
+def _placement_watch(site: Site, settings: SatelliteSettings, say: Say, observer: Observer) -> PlacementWatch | None:
+    if site.placement is None:
+        return None
+    polls, repeats = settings.placement_poll_seconds, settings.repeat_seconds
+    return PlacementWatch(site.placement, lambda: observer.node_ids, say, poll_seconds=polls, repeat_seconds=repeats)
 
 
 def _dhcp_watch(site: Site, settings: SatelliteSettings, say: Say, finder: BmcFinder | None) -> DhcpWatch | None:

@@ -17,6 +17,7 @@ from libs.contracts.dhcp import ReserveAddresses
 from libs.contracts.discovery import ScanBmcs
 from libs.contracts.envelope import Envelope
 from libs.contracts.message import Message, json_data
+from libs.contracts.placement import ReserveProvider
 from libs.contracts.replies import Reply, ok, refused, unknown
 from libs.contracts.site import (
     ApplyCredentials,
@@ -93,7 +94,19 @@ async def _power(at: Attempt, command: PowerNode) -> Reply:
 
 async def _remove(at: Attempt, command: RemoveNode) -> Reply:
     await at.site.bare_metal.remove(command.machine_id)
+    if at.site.placement is not None:
+        await at.site.placement.reserve(command.machine_id, command.machine_name, held=False)
+        await at.site.placement.remove(command.machine_id, command.machine_name)
     return ok()
+
+
+async def _reserve_provider(at: Attempt, command: ReserveProvider) -> Reply:
+    if at.site.placement is None:
+        return ok(managed=False, closed=None, consumers=[])
+    found = await at.site.placement.reserve(command.machine_id, command.machine_name, held=command.held)
+    if found is None:
+        return ok(managed=False, closed=None, consumers=[])
+    return ok(managed=True, closed=found.closed, consumers=list(found.consumers))
 
 
 async def _reserve(at: Attempt, command: ReserveAddresses) -> Reply:
@@ -164,6 +177,7 @@ HANDLERS: dict[type[Message], Callable[[Attempt, Any], Awaitable[Reply]]] = {
     ReleaseNode: _release,
     PowerNode: _power,
     RemoveNode: _remove,
+    ReserveProvider: _reserve_provider,
     ReserveAddresses: _reserve,
     ScanBmcs: _scan,
     DeliverKeys: _deliver_keys,

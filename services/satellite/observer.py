@@ -42,6 +42,7 @@ class Observer:
         self._told: dict[str, _Told] = {}
         self._problem = ""
         self.nodes_known = 0
+        self.node_ids: frozenset[str] = frozenset()
 
     def problems(self) -> list[str]:
         """What keeps the site from being seen; empty when nothing does."""
@@ -65,6 +66,7 @@ class Observer:
             return
         self._problem = ""
         self.nodes_known = len(seen)
+        self.node_ids = frozenset(node.machine_id for node in seen)
         for node in seen:
             if self._is_news(node):
                 if not await self._tell(node, node.name):
@@ -99,6 +101,7 @@ async def heartbeat(
     running: Callable[[], int],
     nodes_known: Callable[[], int],
     problems: Callable[[], list[str]],
+    parts: Callable[[], dict[str, str]] = dict,
 ) -> None:
     """Say that the satellite lives, and what is wrong, until cancelled."""
     while True:
@@ -109,6 +112,7 @@ async def heartbeat(
             commands_running=running(),
             nodes_known=nodes_known(),
             problems=tuple(problems()),
+            parts=parts(),
         )
         try:
             await say(beat)

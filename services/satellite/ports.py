@@ -25,6 +25,7 @@ from libs.contracts.site import (
 from services.satellite.accounts import Accounts
 from services.satellite.bmc_finder import BmcScan
 from services.satellite.dhcp import Dhcp
+from services.satellite.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -196,3 +197,4 @@ class Site:
     bmc_scan: BmcScan | None = None
     secrets: Secrets | None = None
     accounts: Accounts | None = None
+    placement: Placement | None = None  # None: nobody else schedules onto the site's machines.

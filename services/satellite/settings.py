@@ -68,6 +68,11 @@ class SatelliteSettings(ProcessSettings):
     # Networks of the site's BMCs. Only they are ever scanned; an unknown lease in them is an unknown BMC.
     bmc_ranges: tuple[Annotated[str, AfterValidator(_ipv4_network)], ...] = ()
 
+    placement_url: str = ""  # Of the site's OpenStack Placement; blank: it has none.
+    # {"auth_type": "v3password", "auth_url": …, …} as keystoneauth names the options; mode 600.
+    placement_credentials_file: Path | None = None
+    placement_poll_seconds: float = Field(default=10.0, gt=0)
+
     fleet_file: Path | None = None
     faults_file: Path | None = None
     simulated_step_seconds: float = Field(default=0.3, ge=0)

@@ -32,7 +32,8 @@ def of_node(states: tuple[S, ...], look: Callable[[Subject, Node], Contradiction
             return Unknown("a process of ours works on it")
         node = subject.node
         if node is None or node.gone_at is not None:
-            return Unknown("its site shows no node of it")
+            # A site that is heard and lists no node of it says that nothing is there; node-missing judges that.
+            return None if subject.site_heard else Unknown("its site was not heard lately")
         if node.observed_at < subject.state_since + SETTLE:
             return Unknown("its node was not seen since its last step")
         if not subject.site_heard or node.observed_at < now - FRESH:
@@ -188,15 +189,17 @@ def foreign_allocation(subject: Subject, provider: Provider) -> Contradiction | 
 
 
 def open_to_nova(subject: Subject, provider: Provider) -> Contradiction | None:
-    if subject.state is S.AVAILABLE or provider.consumers or provider.reserved >= provider.total:
+    if subject.eligible or provider.consumers or provider.reserved >= provider.total:
         return None
     return Contradiction("reserved", f"{provider.total - provider.reserved} of {provider.total} free")
 
 
 def closed_to_all(subject: Subject, provider: Provider) -> Contradiction | None:
-    if subject.state is not S.AVAILABLE or provider.reserved < provider.total or provider.consumers:
+    if not subject.eligible or provider.total == 0:
         return None
-    return Contradiction("free", f"{provider.reserved} of {provider.total} reserved")
+    if subject.id in provider.consumers:
+        return Contradiction("free", "held by Slipway")
+    return Contradiction("free", "reserved") if provider.reserved >= provider.total else None
 
 
 def ghost_provider(subject: Subject, now: datetime) -> Judgement:

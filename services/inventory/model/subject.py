@@ -45,7 +45,7 @@ class Subject:
 
     `worked_on`: a process of ours runs on it now; `operation_phase` is that of its own operation, "" when it ended.
     `site_heard`: its satellite speaks, and sees its Ironic.
-    `placement_heard`: the site has a Placement and it was read lately.
+    `placement_heard`: the site has a Placement and it was read lately. `eligible`: it may be claimed now.
     """
 
     id: str
@@ -63,6 +63,7 @@ class Subject:
     site_heard: bool
     provider: Provider | None = None
     placement_heard: bool = False
+    eligible: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from services.satellite.adapters.dhcp import open_dhcp
 from services.satellite.adapters.keys import make_management_key, public_line
 from services.satellite.adapters.secret_environment import EnvironmentSecrets
 from services.satellite.adapters.secret_file import FileSecrets, create_key
+from services.satellite.placement import Placement
 from services.satellite.ports import Secrets, Site
 from services.satellite.settings import SatelliteSettings
 
@@ -108,7 +109,19 @@ def _real(settings: SatelliteSettings) -> Site:
         RedfishScan(base_urls(_endpoints(settings.endpoints_file))),
         secrets=secrets,
         accounts=RedfishAccounts(ironic),
+        placement=_placement(settings),
     )
+
+
+def _placement(settings: SatelliteSettings) -> Placement | None:
+    """The site's Placement, None where it has none."""
+    if not settings.placement_url:
+        return None
+    from services.satellite.adapters.placement import RestPlacement
+
+    name = "SLIPWAY_PLACEMENT_CREDENTIALS_FILE"
+    file = _needed(settings.placement_credentials_file, name)
+    return RestPlacement(settings.placement_url, settings.site, lambda: _read_object(file, name))
 
 
 def _read_object(path: Path, name: str) -> dict[str, Any]:

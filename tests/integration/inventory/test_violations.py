@@ -192,7 +192,7 @@ async def test_the_list_of_invariants_says_what_could_not_be_judged(inventory: I
     assert isinstance(answer.body, dict)
     rows = {row["id"]: row for row in answer.body["items"]}
     (on,) = rows["available-on"]["sites"]
-    assert (on["judged"], on["unknown"], on["why_unknown"]) == (0, 1, "its site shows no node of it")
+    assert (on["judged"], on["unknown"], on["why_unknown"]) == (0, 1, "its site was not heard lately")
     (allocation,) = rows["allocation-of-another"]["sites"]
     assert (allocation["unknown"], "Placement" in allocation["why_unknown"]) == (1, True)
 

@@ -116,6 +116,7 @@ DATA: Mapping[str, Data] = {
     "reclaim_machine": _of_machine(),
     "power_machine": {**_of_machine(), "power": "on"},
     "remove_stray_node": _of_machine(),
+    "reserve_provider": {**_of_machine(), "held": True},
     "revalidate_machine": _of_machine(),
     "follow_return": _of_machine(),
     "decommission_machine": {**_of_machine(), "wipe": True, "node": True},

@@ -47,11 +47,12 @@ AVAILABLE = Subject(
     site_heard=True,
     provider=FREE,
     placement_heard=True,
+    eligible=True,
 )
 DEPLOYED = replace(NODE, provision_state="active", power_state="on", instance_uuid=CLAIM)
 TAKEN = Provider(total=1, reserved=0, consumers=(CLAIM,), observed_at=NOW)
-ASSIGNED = replace(AVAILABLE, state=S.ASSIGNED, claim_id=CLAIM, node=DEPLOYED, provider=TAKEN)
-RETIRED = replace(AVAILABLE, state=S.RETIRED, node=None, provider=None)
+ASSIGNED = replace(AVAILABLE, state=S.ASSIGNED, claim_id=CLAIM, node=DEPLOYED, provider=TAKEN, eligible=False)
+RETIRED = replace(AVAILABLE, state=S.RETIRED, node=None, provider=None, eligible=False)
 
 
 def node(of: Subject, **changes: object) -> Subject:
@@ -106,8 +107,11 @@ FAULTS: dict[str, tuple[Subject, ...]] = {
         replace(AVAILABLE, provider=replace(FREE, consumers=(OTHER,))),
         replace(ASSIGNED, provider=replace(TAKEN, consumers=(CLAIM, OTHER))),
     ),
-    "open-to-nova": (replace(AVAILABLE, state=S.QUARANTINED),),
-    "closed-to-all": (replace(AVAILABLE, provider=replace(FREE, reserved=1)),),
+    "open-to-nova": (replace(AVAILABLE, state=S.QUARANTINED, eligible=False), replace(AVAILABLE, eligible=False)),
+    "closed-to-all": (
+        replace(AVAILABLE, provider=replace(FREE, reserved=1)),
+        replace(AVAILABLE, provider=replace(FREE, consumers=("m-1",))),
+    ),
     "ghost-provider": (replace(RETIRED, provider=FREE),),
 }
 SEEDED = [(name, number) for name in sorted(FAULTS) for number in range(len(FAULTS[name]))]
@@ -183,7 +187,8 @@ def test_nothing_is_judged_that_was_not_seen_since_the_last_step_and_lately() ->
     before = replace(fault, state_since=NOW - timedelta(seconds=5))
     worked_on = replace(fault, worked_on=True)
     assert isinstance(on.judge(fault, NOW), Contradiction)
-    for unknown in (silent, stale, before, worked_on, replace(fault, node=None)):
+    assert on.judge(replace(fault, node=None), NOW) is None  # The site is heard, and lists no node of it.
+    for unknown in (silent, stale, before, worked_on, replace(fault, node=None, site_heard=False)):
         assert isinstance(on.judge(unknown, NOW), Unknown)
 
 
