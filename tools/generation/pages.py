@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
 from typing import Any
 
 from libs.contracts.message import Kind, Message
@@ -42,11 +43,13 @@ def state_tables() -> list[tuple[str, Table[Any]]]:
 
 
 def sagas() -> list[tuple[str, Saga]]:
-    """(service, saga) of every process, from SAGAS in services/*/sagas.py."""
+    """(service, saga) of every process, from SAGAS in services/*/sagas.py and the rooms beside it (sagas_*.py)."""
     found: list[tuple[str, Saga]] = []
     for service in SERVICES:
-        module = _module(service, "sagas")
-        found += [(service, saga) for saga in sorted(module.SAGAS, key=lambda saga: saga.kind)] if module else []
+        package = importlib.import_module(f"services.{service}")
+        rooms = [room.name for room in pkgutil.iter_modules(package.__path__) if room.name.startswith("sagas")]
+        declared = {saga.kind: saga for room in rooms for saga in getattr(_module(service, room), "SAGAS", ())}
+        found += [(service, declared[kind]) for kind in sorted(declared)]
     return found
 
 
