@@ -141,8 +141,11 @@ def update(machine: Machine, device: SourceDevice, profile: ProfileFacts | None,
 def follow_status(machine: Machine, now: datetime) -> Change:
     """The same wish seen again from where the machine is now: what it waits for, whether it still contradicts.
 
-    A machine that people call failed leaves the pool; taking it back is a human's word, as after any quarantine.
+    A machine that people call failed leaves the pool; taking it back is a human's word, as after any quarantine. One
+    that NetBox does not have has no status there to be followed.
     """
+    if machine.netbox_id is None:
+        return Change(machine)
     holds = _holds(machine, _status_reasons(machine, machine.netbox_status), (STATUS,), now)
     others = [drift for drift in machine.drifts if drift.source == NETBOX_SOURCE and drift.field != STATUS]
     found = _status_drift(machine, machine.netbox_status, now)

@@ -6,13 +6,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
+from sqlalchemy.dialects import postgresql
 
 from libs.contracts.inventory import AcceptMachine, ReturnMachine
 from services.inventory import periodic
 from services.inventory.adapters.source import SourceUnavailable
-from services.inventory.source_store import hint_table
+from services.inventory.model.machine import Change
+from services.inventory.model.source import follow_status
+from services.inventory.source_store import WISHED, hint_table, with_wishes
+from services.inventory.store import machine_table
 from tests.integration.inventory.conftest import Inventory
+from tests.unit.services.inventory.machines import at, machine
 
 NAME = "fra1-r1-gpu-01"
 CLAIM = "0c1a0000-0000-7000-8000-000000000001"
@@ -238,3 +243,20 @@ async def test_a_status_that_nobody_knows_keeps_the_machine_out_and_the_others_i
     machine = await set_status(inventory, "a")
     assert not machine["eligible"] and "status in NetBox is a" in machine["holds"][0]["reason"]
     assert (await inventory.machine("fra1-r1-gpu-02"))["holds"] == []
+
+
+async def test_what_people_ask_for_is_found_by_its_index(inventory: Inventory) -> None:
+    await enrolled(inventory)
+    await set_status(inventory, "planned")
+    async with inventory.kit.database.transaction() as conn:
+        assert len(await with_wishes(conn)) == 1
+        await conn.execute(text("SET LOCAL enable_seqscan = off"))
+        await conn.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
+        found = select(machine_table.c.id).where(WISHED, machine_table.c.netbox_id.is_not(None))
+        plan = [row[0] for row in await conn.execute(text(f"EXPLAIN {found.compile(dialect=postgresql.dialect())}"))]
+        assert any("machine_wished" in line for line in plan), plan
+
+
+def test_a_machine_that_netbox_does_not_have_follows_no_status_there() -> None:
+    told = machine(netbox_id=None, netbox_status="")
+    assert follow_status(told, at(1)) == Change(told)
