@@ -192,6 +192,17 @@ def test_nothing_is_judged_that_was_not_seen_since_the_last_step_and_lately() ->
         assert isinstance(on.judge(unknown, NOW), Unknown)
 
 
+def test_every_cause_of_no_valid_host_is_named_and_a_node_without_one_breaks_nothing() -> None:
+    """An idle machine that a scheduler can't place anything on: the error itself names none of these."""
+    no_class = replace(node(AVAILABLE, resource_class=""), provider=replace(FREE, total=0))
+    power_unknown = node(AVAILABLE, power_state="")
+    left_over = replace(AVAILABLE, provider=replace(FREE, reserved=1))
+    assert broken(no_class) == {"resource-class-differs"}
+    assert broken(power_unknown) == {"offered-power-unknown"}
+    assert broken(left_over) == {"closed-to-all"}
+    assert broken(AVAILABLE) == set()
+
+
 def test_an_absent_source_is_unknown_and_never_good() -> None:
     for rule in INVARIANTS:
         if System.PLACEMENT in rule.systems and rule.id != "ghost-provider":
