@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,16 +82,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Po
 
 @pytest.fixture
 async def linked(servers: tuple[Path, Ports]) -> AsyncIterator[Linked]:
-    var, ports = servers
-    hub = await nats.connect(
-        f"nats://127.0.0.1:{ports.hub}", user="services", password=nats_servers.secret(var, "nats-services")
-    )
-    site = await nats.connect(
-        f"nats://127.0.0.1:{ports.leaf}", user="satellite", password=nats_servers.secret(var, f"nats-satellite-{SITE}")
-    )
-    yield Linked(hub, site)
-    await site.close()
-    await hub.close()
+    async with _both(*servers) as linked:
+        yield linked
 
 
 async def _crossing(sender: Client, receiver: Client, mark_on: str, subjects: tuple[str, ...]) -> set[str]:
@@ -222,3 +216,54 @@ async def test_what_a_site_says_is_observed_and_what_it_is_told_is_taken_and_ack
     await at_site.publish(f"local.{SITE}.ironic.node.v1", b"meanwhile")
     assert await restore_sourcing_consumer(at_site, SITE) and not await restore_sourcing_consumer(at_site, SITE)
     await eventually(lambda: observed(301), within_seconds=60, what="it goes on where it was, nothing twice")
+
+
+@pytest.mark.slow
+async def test_what_a_site_said_comes_again_when_the_hub_was_killed_or_lost_it(tmp_path: Path) -> None:
+    ports = _free_block()
+    hub, leaf = nats_servers.hub(tmp_path, ports).start(), nats_servers.leaf(tmp_path, ports).start()
+    store = tmp_path / "nats" / "nats-hub" / "js" / "jetstream" / "HUB" / "streams" / "OBS"
+    try:
+        async with _both(tmp_path, ports) as linked:
+            await _declared(linked)
+            await _said(linked, 5)
+            await eventually(lambda: _observations(linked, 5), within_seconds=30)
+        hub.kill()
+        shutil.copytree(store, tmp_path / "older")
+        hub = nats_servers.hub(tmp_path, ports).start()
+        async with _both(tmp_path, ports) as linked:
+            await _said(linked, 20)  # While the link is not up yet.
+            await eventually(lambda: _observations(linked, 25), within_seconds=60, what="nothing is left out")
+        hub.kill()
+        shutil.rmtree(store)
+        (tmp_path / "older").rename(store)
+        hub = nats_servers.hub(tmp_path, ports).start()
+        async with _both(tmp_path, ports) as linked:
+            await eventually(lambda: _observations(linked, 25), within_seconds=60, what="what was lost comes again")
+    finally:
+        leaf.stop()
+        hub.stop()
+
+
+@asynccontextmanager
+async def _both(var: Path, ports: Ports) -> AsyncIterator[Linked]:
+    hub = await nats.connect(
+        f"nats://127.0.0.1:{ports.hub}", user="services", password=nats_servers.secret(var, "nats-services")
+    )
+    site = await nats.connect(
+        f"nats://127.0.0.1:{ports.leaf}", user="satellite", password=nats_servers.secret(var, f"nats-satellite-{SITE}")
+    )
+    try:
+        yield Linked(hub, site)
+    finally:
+        await site.close()
+        await hub.close()
+
+
+async def _said(linked: Linked, count: int) -> None:
+    for _ in range(count):
+        await linked.site.jetstream().publish(f"local.{SITE}.ironic.node.v1", b"seen")
+
+
+async def _observations(linked: Linked, count: int) -> bool:
+    return bool((await linked.hub.jetstream().stream_info("OBS")).state.messages == count)
