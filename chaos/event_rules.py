@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -10,9 +11,14 @@ from chaos.history import Event, History, Kept
 
 
 def a_stream_is_gapless_and_in_order(history: History) -> Breaches:
-    """Event number N lies at position N, once."""
+    """Event number N lies at position N, once. No number is missing but where somebody else wrote."""
+    for service, void in history.void.items():
+        for number in sorted(set(void) - set(history.written.get(service, ()))):
+            yield f"{service}: number {number} is void, and nobody wrote there", []
     for service, events in history.streams.items():
-        for expected, event in enumerate(events, start=1):
+        void = history.void.get(service, ())
+        numbers = (number for number in itertools.count(1) if number not in void)
+        for expected, event in zip(numbers, events, strict=False):
             if event.position != expected or event.sequence != expected:
                 yield f"{service}: event {expected} is missing or displaced", [event.model_dump_json()]
                 break
@@ -63,15 +69,21 @@ def the_audit_store_has_every_event(history: History) -> Breaches:
 
 
 def what_was_seen_is_never_rewritten(history: History) -> Breaches:
-    """A number that anybody saw on the wire means the same event for ever, also after a broker lost its tail."""
+    """A number that anybody saw on the wire means the same event for ever, also after a broker lost its tail.
+
+    On the wire is also what the broker refuses because somebody else took its place: that event has a later number.
+    """
     seen: dict[tuple[str, int], set[str]] = defaultdict(set)
     for kept in history.witnessed:
         if kept.sequence is not None:
             seen[kept.service, kept.sequence].add(kept.id)
     final = {(event.service, event.position): event.id for event in all_events(history)}
+    places = {(event.service, event.id): event.position for event in all_events(history)}
     for (service, sequence), ids in sorted(seen.items()):
+        before = [number for number in history.void.get(service, ()) if number <= sequence]
+        ids = {id_ for id_ in ids if not (before and places.get((service, id_), 0) > sequence)}
         now = final.get((service, sequence))
-        if ids != {now}:
+        if ids and ids != {now}:
             yield f"{service}: number {sequence} was seen as {sorted(ids)} and is {now}", []
 
 

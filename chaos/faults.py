@@ -24,6 +24,7 @@ from chaos.journal import Journal
 from chaos.plan import SITE_LOCAL_STREAM, Fault
 from chaos.world import World
 from deploy.local.layout import SERVICES, SITE
+from libs.bus.topology import event_stream
 
 REPEATED_MESSAGES = 40
 GROWTH_SECONDS = 60.0  # How long a stream is given to get messages that it can lose.
@@ -47,6 +48,7 @@ class Faults:
     def __init__(self, world: World, journal: Journal, seed: str, operator: Person) -> None:
         self.world, self.journal, self.seed, self.operator = world, journal, seed, operator
         self.restores: list[Restore] = []
+        self.written: dict[str, tuple[int, ...]] = {}  # Where the harness wrote into a service's event stream.
         self.inflicted = 0
         self.lost = 0  # Messages that the broker had acknowledged and was made to forget.
         self.failed: list[str] = []
@@ -280,6 +282,36 @@ class Faults:
         await self._with_hub(fill)
         await asyncio.sleep(fault.seconds)
         await self.world.declare()
+
+    async def write_foreign(self, fault: Fault) -> str:
+        """Garbage, and copies of the stream's last event, in between what its owner publishes.
+
+        Not into a stream that has just lost its tail: there a place may be one that readers know, and its owner then
+        rightly waits for a human.
+        """
+        service = fault.target.removeprefix(event_stream(""))
+
+        async def write(js: JetStreamContext) -> list[int]:
+            last = await js.get_msg(fault.target, (await js.stream_info(fault.target)).state.last_seq)
+            said = (b"\xff no event", last.data or b"", b"{}")[: fault.more["messages"]]
+            subject = f"evt.-.-.{service}.chaos.wrote.v1"
+            acks = [await js.publish(subject, payload, headers={wire.FOREIGN: "1"}) for payload in said]
+            return [ack.seq for ack in acks]
+
+        async with self.world.hold(*self.world.hubs):
+            await self._whole(service)
+            written = await self._with_hub(write)
+        self.written[service] = (*self.written.get(service, ()), *written)
+        return f"at {written}"
+
+    async def _whole(self, service: str) -> None:
+        """Wait until the broker has all that the service knows it to have had."""
+        while True:
+            async with wire.database(self.world) as db:
+                known = await db.fetchval(f"SELECT max(seq) FROM {service}.outbox WHERE published_at IS NOT NULL") or 0
+            if await self._last_sequence(event_stream(service)) >= known:
+                return
+            await asyncio.sleep(0.2)
 
     async def repeat(self, fault: Fault) -> str:
         """Publish old messages of the stream again as if for the first time, shuffled, without their de-duplication id.

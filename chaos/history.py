@@ -161,6 +161,8 @@ class History(Record):
     machines: tuple[Machine, ...] = ()
     rebuilt: tuple[Rebuilt, ...] = ()
     restores: tuple[Restore, ...] = ()
+    written: dict[str, tuple[int, ...]] = {}  # By service, where the harness wrote into its event stream.
+    void: dict[str, tuple[int, ...]] = {}  # By service, the numbers that it says are nobody's.
 
     def write(self, path: Path) -> None:
         path.write_text(self.model_dump_json(indent=1) + "\n")

@@ -121,6 +121,13 @@ def kinds(hubs: Sequence[str] = ("nats-hub",), machines: Sequence[str] = ("",)) 
             lasting=True,
         ),
         Kind(
+            "write_foreign",
+            "write into a service's event stream in the place of its owner",
+            EVENT_STREAMS,
+            weight=1,
+            choices={"messages": (1, 3)},
+        ),
+        Kind(
             "repeat", "deliver old messages again, in another order", (*COMMAND_STREAMS, SITE_STREAM, "OBS"), weight=3
         ),
         Kind(

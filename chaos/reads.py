@@ -20,6 +20,7 @@ from chaos.history import Claim, DeadLetter, Event, History, Kept, Machine, Rebu
 from chaos.witness import Witness
 from chaos.world import World
 from deploy.local.layout import SERVICES
+from libs.bus.foreign import FILLER, VOID
 from libs.bus.reading import open_reader
 from libs.bus.tables import DEAD
 from libs.bus.topology import event_stream
@@ -67,6 +68,7 @@ async def read_end(
             machines=await _machines(db),
             rebuilt=rebuilt,
             restores=tuple(restores),
+            void={service: await _void(db, service) for service in SERVICES},
         )
 
 
@@ -93,8 +95,15 @@ async def _messages(js: JetStreamContext, stream: str, last: int) -> AsyncIterat
                     yield message
 
 
+def is_foreign(message: Msg) -> bool:
+    """Whether the harness wrote it, or it fills a number that is void."""
+    return wire.FOREIGN in (message.headers or {}) or message.data == FILLER
+
+
 async def _events(js: JetStreamContext, service: str, last: int) -> AsyncIterator[Event]:
     async for message in _messages(js, event_stream(service), last):
+        if is_foreign(message):
+            continue
         event = orjson.loads(message.data)
         yield Event(
             service=service,
@@ -125,6 +134,8 @@ def _facts(kind: str, data: dict[str, Any]) -> dict[str, Any]:
 async def _common_stream(js: JetStreamContext) -> AsyncIterator[tuple[str, int, str]]:
     last = (await js.stream_info("EVT")).state.last_seq
     async for message in _messages(js, "EVT", last):
+        if is_foreign(message):
+            continue
         event = orjson.loads(message.data)
         yield message.subject.split(".")[3], int(event["sequence"]), str(event["id"])
 
@@ -164,6 +175,11 @@ async def _sagas(db: asyncpg.Connection, service: str) -> list[Saga]:
         )
         for row in rows
     ]
+
+
+async def _void(db: asyncpg.Connection, service: str) -> tuple[int, ...]:
+    rows = await db.fetch(f"SELECT last_seq FROM {service}.stream_seen WHERE stream LIKE $1 ORDER BY 1", f"{VOID}%")
+    return tuple(row["last_seq"] for row in rows)
 
 
 async def _dead_letters(db: asyncpg.Connection, service: str) -> list[DeadLetter]:

@@ -149,7 +149,8 @@ async def _hurt(
         await _settle(crowd, living, journal)
         await _calm_down(world)
         at_rest = await come_to_rest(world, lambda line: journal.note("rest", line))
-        return await read_end(world, crowd, witness, at_rest=at_rest, restores=faults.restores)
+        end = await read_end(world, crowd, witness, at_rest=at_rest, restores=faults.restores)
+        return end.model_copy(update={"written": faults.written})
     finally:
         living.cancel()
         with contextlib.suppress(BaseException):

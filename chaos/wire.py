@@ -14,6 +14,8 @@ from deploy.local import nats_servers
 from deploy.local.layout import SITE
 from deploy.local.preparation import DATABASE
 
+# Marks what the harness writes in somebody else's place, so that the readers of its histories know it.
+FOREIGN = "Chaos-Foreign"
 CONNECT_TRIES = 60
 CONNECT_WAIT_SECONDS = 0.5
 

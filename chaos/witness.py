@@ -15,6 +15,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from chaos.history import Kept
+from chaos.wire import FOREIGN
+from libs.bus.foreign import FILLER
 
 
 class Witness:
@@ -42,6 +44,8 @@ class Witness:
             await self._client.close()
 
     async def _hear(self, message: Msg) -> None:
+        if FOREIGN in (message.headers or {}) or message.data == FILLER:
+            return
         self.heard += 1
         event = orjson.loads(message.data)
         service = message.subject.split(".")[3]

@@ -171,6 +171,18 @@ BAD: list[tuple[str, dict[str, Any]]] = [
         "a_stream_is_gapless_and_in_order",  # The same event at two places.
         {"streams": streams(START, event(2, "operation.finished", OPERATION, 2, id=START.id))},
     ),
+    (
+        "a_stream_is_gapless_and_in_order",  # A number that its owner calls void, where nobody wrote.
+        {"streams": streams(START, finished(3, 2)), "void": {"provisioning": (2,)}},
+    ),
+    (
+        "a_stream_is_gapless_and_in_order",  # Somebody wrote at one place, and two are missing.
+        {
+            "streams": streams(START, finished(4, 2)),
+            "void": {"provisioning": (2,)},
+            "written": {"provisioning": (2,)},
+        },
+    ),
     ("an_entity_has_no_gap", {"streams": streams(START, finished(2, 3))}),
     ("an_entity_has_no_gap", {"streams": streams(START, finished(2, 1))}),
     ("an_entity_has_no_gap", {"streams": streams(finished(1, 2))}),
@@ -191,6 +203,15 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("what_was_seen_is_never_rewritten", {"streams": STREAM, "witnessed": kept((2, "another"))}),
     ("what_was_seen_is_never_rewritten", {"streams": STREAM, "witnessed": kept((2, END.id), (2, "another"))}),
     ("what_was_seen_is_never_rewritten", {"streams": STREAM, "witnessed": kept((3, "gone"))}),
+    (
+        "what_was_seen_is_never_rewritten",  # Moved past a void number that is not behind it.
+        {
+            "streams": streams(START, finished(3, 2)),
+            "witnessed": kept((3, START.id)),
+            "void": {"provisioning": (2,)},
+            "written": {"provisioning": (2,)},
+        },
+    ),
     ("the_common_stream_has_every_event_once", {"streams": STREAM, "everything": (("provisioning", 1, START.id),)}),
     (
         "the_common_stream_has_every_event_once",
@@ -220,6 +241,13 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     (
         "no_dead_letter_is_unexplained",
         {"dead_letters": (DeadLetter(service="cost", message_id="x", subject="cmd.cost.x.v1", error="boom"),)},
+    ),
+    (
+        "no_dead_letter_is_unexplained",
+        {
+            "dead_letters": (DeadLetter(service="cost", message_id="EVT_cost:7", subject="evt.x", error="foreign"),),
+            "written": {"cost": (8,)},
+        },
     ),
 ]
 
@@ -332,6 +360,20 @@ def test_what_a_restored_database_has_forgotten_is_no_breach_and_what_came_later
         ("an_accepted_request_has_one_outcome", "op-2 was accepted and is not there"),
         ("no_dead_letter_is_unexplained", "cost could not handle s: e"),
     ]
+
+
+def test_what_somebody_else_wrote_into_a_stream_explains_a_void_number_its_dead_letter_and_what_was_moved() -> None:
+    end = finished(3, 2)
+    history = History(
+        seed="s",
+        streams=streams(START, end.model_copy(update={"tenant_sequence": 2})),
+        everything=(("provisioning", 1, START.id), ("provisioning", 3, end.id)),
+        witnessed=kept((1, START.id), (2, end.id), (3, end.id)),
+        void={"provisioning": (2,)},
+        written={"provisioning": (2,)},
+        dead_letters=(DeadLetter(service="provisioning", message_id="EVT_provisioning:2", subject="evt", error="x"),),
+    )
+    assert judge(history) == []
 
 
 def test_a_rule_that_is_broken_everywhere_shows_the_first_places() -> None:
