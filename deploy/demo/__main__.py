@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+from deploy.demo.drift import DriftScene, DriftSummary
 from deploy.demo.narrator import Narrator
 from deploy.demo.people import signed_in
 from deploy.demo.story import Story
@@ -28,16 +29,21 @@ PORTS_ABOVE_LOCAL = 200
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description="The main job, on the terminal")
     parser.add_argument("--site", choices=("real", "sim"), default="real")
-    parser.add_argument("--scene", choices=("story", "all"), default="story", help="which scenes to play")
+    parser.add_argument("--scene", choices=("story", "all", "drift"), default="story", help="which scenes to play")
     parser.add_argument("--keep", action="store_true", help="leave everything running afterwards")
     parser.add_argument("--out", type=Path, default=DEMO, help="where its state and summary.json go")
     given = parser.parse_args()
     set_up_logging("demo", "pretty", "warning")
-    summary = Summary(site=given.site)
+    summary: Summary | DriftSummary = Summary(site=given.site)
+    if given.scene == "drift":
+        summary = DriftSummary(site=given.site)
     tell = Narrator(summary)
     stack = fresh_stack(given.site, given.out)
     try:
-        asyncio.run(play(stack, tell, summary, given.out))
+        if isinstance(summary, DriftSummary):
+            asyncio.run(play_drift(stack, tell, summary))
+        else:
+            asyncio.run(play(stack, tell, summary, given.out))
     except (StartError, TimeoutError, OSError, RuntimeError) as error:
         summary.error = f"{type(error).__name__}: {error}"
         tell.console.print(f"\n[red]stopped:[/red] {error}", markup=True)
@@ -89,6 +95,22 @@ async def play(stack: Stack, tell: Narrator, summary: Summary, out: Path) -> Non
             await story.look_back()
 
 
+async def play_drift(stack: Stack, tell: Narrator, summary: DriftSummary) -> None:
+    """What a person changes in NetBox."""
+    with tell.scene("start", "Start everything (real site)"):
+        await asyncio.to_thread(stack.up, tell.say)
+    async with signed_in(stack) as people:
+        scene = DriftScene(stack, people, tell, summary)
+        with tell.scene("enrol", "An operator enrols two racks"):
+            await scene.enrol()
+        with tell.scene("identity", "A wrong serial number in NetBox: seen, explained, repaired"):
+            await scene.mistype()
+        with tell.scene("own_field", "A field of Slipway's is changed in NetBox"):
+            await scene.overwrite()
+        with tell.scene("leaving", "A rack leaves for good, because NetBox says so"):
+            await scene.leave()
+
+
 def make_key(var: Path) -> Path:
     """The tenant's SSH key pair."""
     key = var / "tenant_key"
@@ -97,21 +119,22 @@ def make_key(var: Path) -> Path:
     return key
 
 
-def finish(tell: Narrator, summary: Summary, out: Path) -> int:
+def finish(tell: Narrator, summary: Summary | DriftSummary, out: Path) -> int:
     """The table and the file; exit status 0 only when all is well."""
     document = summary.document()
     out.mkdir(parents=True, exist_ok=True)
-    (out / "summary.json").write_text(json.dumps(document, indent=2) + "\n")
+    file = out / summary.file
+    file.write_text(json.dumps(document, indent=2) + "\n")
     rows = [
         [topic.replace("_", " "), name.replace("_", " "), _figure(value)]
-        for topic in ("machines", "cluster", "crash", "release", "cost", "audit")
+        for topic in summary.topics
         for name, value in document[topic].items()
     ]
     tell.table("Summary", ["", "figure", "value"], rows)
     tell.table("Seconds", ["scene", "seconds"], [[name, f"{value:.1f}"] for name, value in summary.seconds.items()])
     for wrong in document["wrong"]:
         tell.console.print(f"[red]wrong:[/red] {wrong}")
-    tell.console.print(f'\n{out / "summary.json"}: "ok": {str(document["ok"]).lower()}')
+    tell.console.print(f'\n{file}: "ok": {str(document["ok"]).lower()}')
     return 0 if document["ok"] else 1
 
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 from slipway.models import Operation, Step
 
-from deploy.demo.summary import Summary
+
+class Timed(Protocol):
+    """Whatever keeps how long each scene took."""
+
+    @property
+    def seconds(self) -> dict[str, float]: ...
 
 
 class Narrator:
     """Writes to the terminal; plain lines when it is none."""
 
-    def __init__(self, summary: Summary) -> None:
+    def __init__(self, summary: Timed) -> None:
         self.console = Console(highlight=False, soft_wrap=True)
         self.summary = summary
         self.began = time.monotonic()

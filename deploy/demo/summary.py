@@ -22,6 +22,9 @@ class Summary:
     seconds: dict[str, float] = field(default_factory=dict)
     error: str | None = None
 
+    topics = ("machines", "cluster", "crash", "release", "cost", "audit")
+    file = "summary.json"
+
     def wrong(self) -> list[str]:
         """What is not as it must be; empty when all is well. A figure that is missing is wrong."""
         checks = {**self._machine_checks(), **self._work_checks(), **self._book_checks()}

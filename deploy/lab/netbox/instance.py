@@ -178,6 +178,7 @@ class Instance:
             ready=lambda: b"Listening on" in process.log_file.read_bytes(),
             env=self.env,
             cwd=self.root,
+            ready_within_seconds=WEB_READY_SECONDS,
         )
         return process
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from deploy.lab.fleet import Fleet, load_fleet
-from deploy.lab.interpreters import one_at_a_time, quiet
+from deploy.lab.interpreters import one_at_a_time, quiet, run_tool
 from deploy.lab.netbox.instance import Instance, NetBoxPorts
 from deploy.lab.netbox.leftovers import end_leftovers
 from deploy.lab.netbox.postgres import PostgresServer
@@ -123,6 +123,13 @@ class NetBoxLab:
     def seed(self, fleet: Fleet | None = None) -> None:
         """Put `fleet` (default: the lab's own) into NetBox through its API. What is there already stays as it is."""
         seed_fleet(self.url, self.token, fleet or load_fleet(), self.on_progress)
+
+    def fill(self, count: int) -> None:
+        """Make `count` devices more, written below the API, which takes minutes for thousands. Raises StartError."""
+        script = Path(__file__).with_name("fill.py")
+        argv = [str(self.instance.venv / "bin" / "python"), str(script), str(count)]
+        made = run_tool(argv, "filling NetBox", env=self.instance.env, cwd=self.instance.root)
+        self.on_progress(f"NetBox has {made.strip().splitlines()[-1]} devices made in bulk")
 
     def stop(self) -> None:
         """Stop every server, PostgreSQL last. Harmless when none runs."""
