@@ -6,6 +6,7 @@ themselves, so that a slow site is not alarmed about and a quick one is told ear
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -47,7 +48,7 @@ class Violation:
         return BY_ID[self.invariant]
 
 
-@dataclass
+@dataclass(slots=True)
 class Coverage:
     """Of one invariant at one site: how many subjects were judged, how many could not be, and why not."""
 
@@ -62,7 +63,7 @@ class Round:
 
     changed: list[Violation] = field(default_factory=list)
     forgotten: list[Violation] = field(default_factory=list)
-    coverage: dict[Key, Coverage] = field(default_factory=dict)
+    coverage: defaultdict[Key, Coverage] = field(default_factory=lambda: defaultdict(Coverage))
     lasted: dict[Key, timedelta] = field(default_factory=dict)
 
 
@@ -92,7 +93,7 @@ def look(
             if judgement is not None or before is not None:
                 _note(found, invariant, subject, judgement, before, longest, now)
             else:
-                found.coverage.setdefault((invariant.id, subject.site), Coverage()).judged += 1
+                found.coverage[invariant.id, subject.site].judged += 1
     return found
 
 
@@ -105,7 +106,7 @@ def _note(
     longest: Mapping[Key, timedelta],
     now: datetime,
 ) -> None:
-    coverage = found.coverage.setdefault((invariant.id, subject.site), Coverage())
+    coverage = found.coverage[invariant.id, subject.site]
     if isinstance(judgement, Unknown):
         coverage.unknown += 1
         coverage.why = judgement.why
