@@ -247,14 +247,19 @@ async def write_back(app: App) -> None:
     except SourceUnavailable as error:
         results = [str(error) for _ in rows]
         log.warning("write_back_failed", devices=len(rows), error=str(error))
-    async with app.transaction(actor=SOURCE_ACTOR) as ctx:
-        await store.written(ctx.conn, [row for row, refusal in zip(rows, results, strict=True) if not refusal])
-        for row, refusal in zip(rows, results, strict=True):
-            if not refusal:
-                await source_store.shows(ctx.conn, row["netbox_id"], row["fields"])
-            if refusal:
-                wait = min(timedelta(seconds=2 ** min(row["attempts"], 10)), LONGEST_WRITE_BACKOFF)
-                await store.write_failed(ctx.conn, row, refusal, ctx.now + wait)
+    for row, refusal in zip(rows, results, strict=True):
+        # Each alone: who handles several machines in one transaction takes these rows in another order.
+        async with app.transaction(actor=SOURCE_ACTOR) as ctx:
+            await _note_write(ctx, row, refusal)
+
+
+async def _note_write(ctx: Context, row: dict[str, Any], refusal: str) -> None:
+    if refusal:
+        wait = min(timedelta(seconds=2 ** min(row["attempts"], 10)), LONGEST_WRITE_BACKOFF)
+        await store.write_failed(ctx.conn, row, refusal, ctx.now + wait)
+    else:
+        await store.written(ctx.conn, [row])
+        await source_store.shows(ctx.conn, row["netbox_id"], row["fields"])
 
 
 # -- time limits ------------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+
+from sqlalchemy import text
 
 from services.inventory import periodic
 from services.inventory.adapters.source import SourceUnavailable
@@ -96,3 +99,29 @@ async def test_values_of_an_earlier_installation_are_replaced_and_are_no_drift(i
     await periodic.write_back(inventory.kit.app)
     assert inventory.netbox.devices[1]["custom_fields"]["slipway_state"] == "EXPECTED"
     assert await drifts(inventory) == []
+
+
+async def test_what_was_written_is_noted_without_holding_two_rows_at_once(inventory: Inventory) -> None:
+    for number in (1, 2):
+        inventory.netbox.add(number)
+    await inventory.read()
+    async with inventory.kit.database.transaction() as conn:
+        first = "UPDATE inventory.netbox_writeback SET due_at = due_at - interval '1 minute' WHERE netbox_id = 1"
+        await conn.execute(text(first))
+    row = "SELECT 1 FROM inventory.netbox_writeback WHERE netbox_id = :id FOR UPDATE"
+    # Somebody who handles several machines in one transaction has the second row and is about to want the first.
+    async with inventory.kit.database.transaction() as conn:
+        await conn.execute(text(row), {"id": 2})
+        noting = asyncio.create_task(periodic.write_back(inventory.kit.app))
+        async with asyncio.timeout(10):
+            while await waiting(inventory) != [2]:
+                await asyncio.sleep(0.01)
+        await conn.execute(text(row), {"id": 1})
+    await noting
+    assert await waiting(inventory) == []
+
+
+async def waiting(inventory: Inventory) -> list[int]:
+    async with inventory.kit.database.transaction() as conn:
+        rows = await conn.execute(text("SELECT netbox_id FROM inventory.netbox_writeback ORDER BY netbox_id"))
+        return [row.netbox_id for row in rows]
