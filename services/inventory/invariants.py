@@ -34,8 +34,8 @@ from services.inventory.model.violations import Key, Round, Violation, gone, gra
 
 ACTOR = "system:invariants"
 EVERY_SECONDS = 5.0
-# A look that takes t is followed by a pause of this many t: for a fleet whose look takes ten seconds two looks, and with
-# them the shortest grace, stay below a minute, and at most two fifths of one processor are used for it.
+# A look that takes t is followed by a pause of this many t: at ten seconds a look, two looks and with them the shortest
+# grace stay below a minute, and at most two fifths of one processor are used for it.
 PAUSE_FACTOR = 1.5
 LEASE_SECONDS = 60.0
 
