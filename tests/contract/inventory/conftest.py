@@ -112,7 +112,7 @@ class NetBoxWorld:
         """It passes by itself."""
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:
@@ -130,7 +130,7 @@ def netbox_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetBoxLab]:
         find_python(MINIMUM_PYTHON, VAR)
     except StartError as error:
         pytest.skip(str(error))
-    http, postgres, redis = _free_ports(3)
+    http, postgres, redis = free_ports(3)
     ports = NetBoxPorts(http=http, postgres=postgres, redis=redis)
     lab = NetBoxLab(tmp_path_factory.mktemp("netbox") / "var", ports, software=VAR)
     try:
