@@ -306,6 +306,24 @@ class RotateCredentials(_MachineCommand):
     """Give the machine's BMC a new password. Answered when that has succeeded or failed. Reply data: old_opens."""
 
 
+class BulkAction(StrEnum):
+    """What can be done to many machines at once."""
+
+    HOLD = "hold"
+    UNHOLD = "unhold"
+    QUARANTINE = "quarantine"
+
+
+@command("inventory", "act_on_machine")
+class ActOnMachine(_MachineCommand):
+    """One machine's part of an action for many. Refused for a machine that it can't be done to."""
+
+    action: BulkAction
+    reason: str
+    hold_id: str
+    asked_by: str
+
+
 @command("inventory", "begin_rotation")
 class BeginRotation(_MachineCommand):
     """Let this operation alone change the machine's credentials. Refused while another does, or before enrolment."""

@@ -60,6 +60,14 @@ async def list_page(conn: AsyncConnection, listing: Listing, call: Call, *, as_o
     return Answer(body={"items": items, "next_cursor": cursor, "as_of": as_of})
 
 
+def conditions_of(listing: Listing, call: Call) -> list[ColumnElement[bool]] | Answer:
+    """What the call's filters ask for, or 422 naming the one that is wrong. No filter: no condition."""
+    try:
+        return _conditions(listing, call)
+    except _Bad as bad:
+        return invalid([{"field": bad.field, "message": bad.message}])
+
+
 def statement_of(listing: Listing, call: Call) -> Select[Any]:
     """The page's statement as it is sent, for looking at its plan. Raises ValueError for a wrong parameter."""
     statement, _, limit = _statement(listing, call)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from libs.contracts.causes import Cause
 from libs.contracts.identity import Role, ScopeKind
+from libs.contracts.inventory import BulkAction, Health, MachineState
 from libs.contracts.subscription import Signature
 from libs.contracts.text import display_name
 from services.gateway.filters import EventService
@@ -167,6 +168,24 @@ class Enrol(Body):
         return self
 
 
+class ActOnMachines(Body):
+    """What to do to which machines: named ones, or those that match all filters; with `dry_run` only say which."""
+
+    model_config = example(action="hold", reason="cabling on Tuesday", rack=["r1"], dry_run=True)
+    action: BulkAction
+    reason: Line = Field(description="one line of at most 500 characters")
+    machines: list[Name] = Field(default_factory=list, max_length=2000, description="Machine names or ids")
+    state: list[MachineState] = Field(default_factory=list, max_length=20)
+    health: list[Health] = Field(default_factory=list, max_length=5)
+    site: list[Name] = Field(default_factory=list, max_length=50)
+    rack: list[Name] = Field(default_factory=list, max_length=50, description="Rack names or ids")
+    profile: list[Name] = Field(default_factory=list, max_length=50)
+    tenant: list[Name] = Field(default_factory=list, max_length=50)
+    held: Literal["yes", "no"] | None = None
+    q: Name | None = Field(None, description="Words to look for")
+    dry_run: bool = Field(False, strict=True)
+
+
 class RotateCredentials(Enrol):
     """Whose BMC credentials to rotate: whole racks, named machines, or both; with `dry_run` only say which."""
 
@@ -216,6 +235,15 @@ class Reason(Body):
     reason: Line = Field(description="one line of at most 500 characters")
 
 
+class Decommission(Body):
+    """Why a machine leaves for good. `wipe` false: somebody vouches that there is nothing on its disks."""
+
+    model_config = example(reason="its lease ends", dry_run=True)
+    reason: Line = Field(description="one line of at most 500 characters")
+    wipe: bool = Field(True, strict=True)
+    dry_run: bool = Field(False, strict=True)
+
+
 class Repair(Body):
     """Whether to do it, or only to say what it would do and whether it would be refused."""
 
@@ -228,15 +256,6 @@ class Power(Reason):
 
     model_config = example(power="on", reason="its tenant asked for it")
     power: Literal["on", "off"]
-
-
-class Decommission(Body):
-    """Why a machine leaves for good. `wipe` false: somebody vouches that there is nothing on its disks."""
-
-    model_config = example(reason="its lease ends", dry_run=True)
-    reason: Line = Field(description="one line of at most 500 characters")
-    wipe: bool = Field(True, strict=True)
-    dry_run: bool = Field(False, strict=True)
 
 
 class Cancel(Body):

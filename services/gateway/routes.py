@@ -200,6 +200,7 @@ ROUTES: tuple[Route, ...] = (
     read(O, "/dhcp", "inventory.list_dhcp_servers", Page[Document], "List the sites' DHCP servers and what is wrong there", filters.SiteScopedQuery),
     read(O, "/dhcp/reservations", "inventory.list_dhcp_reservations", Page[Document], "List machines' DHCP reservations, and why some can't be made", filters.DhcpReservationQuery),
     read(O, "/dhcp/leases", "inventory.list_leases", Page[Document], "List DHCP leases as sites saw them", filters.LeaseQuery),
+    write(O, "POST", "/machine-actions", "inventory.act_on_machines", answers.EnrolmentStarted, "Hold, let go or quarantine many machines; with a preview", bodies.ActOnMachines, 202),
     write(O, "POST", "/credential-rotations", "inventory.rotate_credentials", answers.EnrolmentStarted, "Give BMCs new passwords, each proven before the old one goes", bodies.RotateCredentials, 202),
     write(O, "POST", "/machines/{machine_id}/retry", "inventory.retry_machine", Started, "Try the failed step of a machine again", status=202, guarded=True),
     write(O, "POST", "/machines/{machine_id}/quarantine", "inventory.quarantine_machine", MachineFacts, "Take a machine out of the pool", bodies.Reason, guarded=True),

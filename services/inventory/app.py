@@ -12,6 +12,7 @@ from libs.contracts.inventory import (
 )
 from libs.runtime.service import App, Periodic, Service, main
 from services.inventory import (
+    bulk,
     dhcp,
     discovery,
     expected,
@@ -68,7 +69,7 @@ def inventory(settings: InventorySettings | None = None) -> Service:
         name="inventory",
         metadata=store.metadata,
         settings=settings,
-        commands={**COMMANDS, **rotation.COMMANDS, **leaving.COMMANDS, **dhcp.COMMANDS},
+        commands={**COMMANDS, **rotation.COMMANDS, **bulk.COMMANDS, **leaving.COMMANDS, **dhcp.COMMANDS},
         observations={**OBSERVATIONS, **discovery.OBSERVATIONS, **invariants.OBSERVATIONS, **placement.OBSERVATIONS},
         sagas=(*SAGAS, *sagas_discovery.SAGAS, *sagas_dhcp.SAGAS),
         operation_events=(InventoryOperationStarted, InventoryOperationProgressed, InventoryOperationFinished),
@@ -78,6 +79,7 @@ def inventory(settings: InventorySettings | None = None) -> Service:
             **CALLS,
             **SOURCE_CALLS,
             **rotation.CALLS,
+            **bulk.CALLS,
             **leaving.CALLS,
             **discovery.CALLS,
             **expected.CALLS,

@@ -25,6 +25,7 @@ from libs.contracts.validation import RunSuite, Suite
 from libs.saga import Data, Item, ToSite, saga, step, to_site
 from services.inventory import sagas_site
 from services.inventory.model.machine import Machine
+from services.inventory.sagas_bulk import BULK_SAGAS
 from services.inventory.sagas_leaving import SAGAS as LEAVING_SAGAS
 from services.inventory.sagas_rotation import ROTATION_SAGAS
 
@@ -344,6 +345,7 @@ SAGAS = (
     follow_return,
     enrol_machines,
     *ROTATION_SAGAS,
+    *BULK_SAGAS,
     *LEAVING_SAGAS,
     *sagas_site.SAGAS,
 )

@@ -327,8 +327,8 @@ async def load_all(conn: AsyncConnection, machine_ids: Iterable[str]) -> list[Ma
     return [machine_of(facts) for facts in (await conn.execute(statement)).scalars()]
 
 
-async def machines_where(conn: AsyncConnection, *conditions: Any) -> list[Machine]:
-    statement = select(machine_table.c.facts).where(*conditions).order_by(machine_table.c.name)
+async def machines_where(conn: AsyncConnection, *conditions: Any, limit: int | None = None) -> list[Machine]:
+    statement = select(machine_table.c.facts).where(*conditions).order_by(machine_table.c.name).limit(limit)
     return [machine_of(facts) for facts in (await conn.execute(statement)).scalars()]
 
 

@@ -37,6 +37,11 @@ class Machines(Collection[models.Machine]):
         body = {"racks": list(racks) or None, "machines": list(machines) or None, "site": site}
         return models.Started.of(await self._write("POST", "/enrolments", body))
 
+    async def act(self, action: str, reason: str, *, dry_run: bool = False, **chosen: Any) -> models.Started:
+        """hold, unhold or quarantine the machines that are named (`machines=[…]`) or match the filters of lists."""
+        body = {"action": action, "reason": reason, "dry_run": dry_run or None, **chosen}
+        return models.Started.of(await self._write("POST", "/machine-actions", body))
+
     async def rotate_credentials(
         self,
         *,

@@ -18,6 +18,7 @@ from slipway.cli import (
     drift,
     history,
     live,
+    machine_bulk,
     machine_export,
     machines,
     money,
@@ -95,6 +96,7 @@ for noun in (
 people.add_commands(app)
 history.add_commands(app)
 machine_export.add_commands(machines.machines)
+machine_bulk.add_commands(machines.machines, machines.start)
 live.add_commands(history.events)
 replaying.add_commands(history.events)
 signing_in.add_commands(app)

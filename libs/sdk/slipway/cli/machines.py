@@ -11,6 +11,7 @@ from rich.text import Text
 
 from slipway.cli import progress
 from slipway.cli.instants import At
+from slipway.cli.machine_bulk import preview
 from slipway.cli.output import Column, ago, console, exact, print_facts, print_json, print_table, state
 from slipway.cli.session import (
     DEFAULT_LIMIT,
@@ -182,7 +183,7 @@ def enrol(
     """
     if not rack and not machine:
         usage_error("Nothing to enrol was named.", "Name racks (--rack) or machines (--machine).")
-    _start(
+    start(
         lambda client: client.machines.enrol(racks=rack or (), machines=machine or (), site=site),
         wait=wait,
         as_json=as_json,
@@ -209,20 +210,13 @@ def rotate_credentials(
         usage_error("Nothing to rotate was named.", "Name machines, or racks (--rack).")
     wanted: dict[str, Any] = {"racks": rack or (), "machines": machine or (), "site": site}
     if dry_run:
-        show_one(partial(_rotate, **wanted, dry_run=True), _preview, as_json=as_json)
+        show_one(partial(_rotate, **wanted, dry_run=True), preview, as_json=as_json)
     else:
-        _start(partial(_rotate, **wanted), wait=wait, as_json=as_json)
+        start(partial(_rotate, **wanted), wait=wait, as_json=as_json)
 
 
 async def _rotate(client: Client, **wanted: Any) -> Started:
     return await client.machines.rotate_credentials(**wanted)
-
-
-def _preview(would: Started) -> None:
-    """Which machines an action would touch, and why it would leave the others alone."""
-    rows = [(str(item.get("name")), "would change") for item in would.machines]
-    rows += [(str(item.get("name")), f"left alone: {item.get('reason')}") for item in would.skipped]
-    print_facts([*rows, ("", f"{len(would.machines)} machines would change, {len(would.skipped)} would not.")])
 
 
 @machines.command("retry")
@@ -232,7 +226,7 @@ def retry(machine: Name, wait: Wait = False, as_json: Json = False) -> None:
     \b
       slipway machines retry fra1-r1-u04 --wait
     """
-    _start(lambda client: client.machines.retry(machine), wait=wait, as_json=as_json)
+    start(lambda client: client.machines.retry(machine), wait=wait, as_json=as_json)
 
 
 @machines.command("quarantine")
@@ -252,7 +246,7 @@ def release(machine: Name, reason: Reason, wait: Wait = False, as_json: Json = F
     \b
       slipway machines release fra1-r1-u02 --reason "PSU replaced" --wait
     """
-    _start(lambda client: client.machines.release(machine, reason), wait=wait, as_json=as_json)
+    start(lambda client: client.machines.release(machine, reason), wait=wait, as_json=as_json)
 
 
 @machines.command("stuck")
@@ -303,7 +297,7 @@ def power(
     """
     if wanted not in ("on", "off"):
         usage_error(f"{wanted!r} is no power state.", "Say on or off.")
-    _start(lambda client: client.machines.power(machine, wanted, reason), wait=wait, as_json=as_json)
+    start(lambda client: client.machines.power(machine, wanted, reason), wait=wait, as_json=as_json)
 
 
 @machines.command("decommission")
@@ -327,7 +321,7 @@ def decommission(
     if dry_run:
         show_one(partial(_decommission, **wish, dry_run=True), _plan, as_json=as_json)
     else:
-        _start(partial(_decommission, **wish), wait=wait, as_json=as_json)
+        start(partial(_decommission, **wish), wait=wait, as_json=as_json)
 
 
 async def _decommission(client: Client, **wish: Any) -> Started:
@@ -387,8 +381,8 @@ def _change(action: progress.Action[Document], done: str, as_json: bool) -> None
         console().print(done)
 
 
-def _start(action: progress.Action[Started], *, wait: bool, as_json: bool) -> None:
-    async def start(client: Client) -> tuple[Started, Operation | None]:
+def start(action: progress.Action[Started], *, wait: bool, as_json: bool) -> None:
+    async def begin(client: Client) -> tuple[Started, Operation | None]:
         started = await action(client)
         if not as_json and started.machines:
             console().print(f"{len(started.machines)} machines, operation {started.operation_id}")
@@ -396,4 +390,4 @@ def _start(action: progress.Action[Started], *, wait: bool, as_json: bool) -> No
             return started, None
         return started, await progress.watch(client, started.operation_id, door=Door.OPERATOR, quiet=as_json)
 
-    progress.end(*run(start), as_json=as_json)
+    progress.end(*run(begin), as_json=as_json)
