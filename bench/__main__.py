@@ -19,6 +19,7 @@ import orjson
 import structlog
 
 import bench.events
+import bench.inventory
 import bench.inventory_enrol
 import bench.recovery
 import bench.relay
@@ -43,6 +44,7 @@ MEASURES: tuple[tuple[tuple[str, ...], Measure], ...] = (
     (("api.create_cluster_p99", "memory.all", "cpu.idle"), bench.system.measure),
     (("reservation.hold8_p99",), bench.reservation_hold.measure),
     (("recovery.kill_all",), bench.recovery.measure),
+    (("inventory.list_p99", "inventory.vs_netbox", "inventory.memory"), bench.inventory.measure),
     (("inventory.enrol_1000",), bench.inventory_enrol.measure),
 )
 
