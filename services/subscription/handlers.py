@@ -89,7 +89,7 @@ class SubscriberCalls:
                 409,
                 errors.SUBSCRIBER_EXISTS,
                 f"There is a subscriber {wanted.name!r} already.",
-                "Choose another name, or replace its credentials: POST /subscribers/{id}/rotate",
+                "Choose another name, or replace its credentials (slipway subscribers rotate).",
             )
         emit_subscriber(ctx, facts)
         body = {**facts.model_dump(mode="json"), "credentials": credentials(self.settings, facts, password)}
@@ -108,7 +108,7 @@ class SubscriberCalls:
                 409,
                 errors.SUBSCRIBER_LIMIT,
                 f"{self.settings.subscribers_per_tenant} subscribers are allowed for one tenant.",
-                "Delete one that is not used (GET /subscribers shows when each was last seen).",
+                "Delete one that is not used; slipway subscribers list shows when each last acknowledged.",
             )
         return None
 

@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import combinations
 from typing import Any
 from urllib.parse import urlsplit
 
+import libs.contracts.all  # noqa: F401  (so that every event is declared)
 from libs.contracts.envelope import NONE_TOKEN
+from libs.contracts.message import Kind, registry
 
 STREAM = "EVT"  # All events of all services.
 MAX_SUBJECTS = 8
@@ -44,7 +47,19 @@ def _subject_problem(subject: str, tenant: str) -> str:
         return f"{subject!r} does not begin with 'evt.'; only events can be subscribed to"
     if tenant != NONE_TOKEN and (len(inner) <= TENANT_TOKEN or inner[TENANT_TOKEN] != tenant):
         return f"{subject!r} reaches beyond tenant {tenant!r}; begin with 'evt.*.{tenant}.'"
+    if not any(overlap(subject, known) for known in _known_subjects()):
+        return (
+            f"{subject!r} matches no event that there is: evt.<site>.<tenant>.<service>.<entity>.<event>.v<N>, "
+            "the last of them may be left out for '>'; the catalogue lists all"
+        )
     return ""
+
+
+@cache
+def _known_subjects() -> frozenset[str]:
+    """The subject of every event that is declared, of any site and tenant."""
+    kinds = (message.message_type for message in registry().values())
+    return frozenset(kind.subject(site="*", tenant="*") for kind in kinds if kind.kind is Kind.EVENT)
 
 
 def overlap(one: str, other: str) -> bool:

@@ -154,7 +154,8 @@ def chosen_context(
     if wanted is None and not configuration.contexts:
         raise ConfigurationError(
             f"This machine does not know any Slipway API: there is no {path or file_path(environment)}.",
-            "Start one here with 'make up', or set SLIPWAY_TENANT_URL and SLIPWAY_OIDC_ISSUER.",
+            "Start one here with 'make up'. One that runs is known in the folder where that was done; elsewhere set "
+            "SLIPWAY_CONFIG to its configuration, or SLIPWAY_TENANT_URL and SLIPWAY_OIDC_ISSUER.",
         )
     chosen, context = configuration.context(wanted)
     return chosen, context.model_copy(update=changes)

@@ -26,7 +26,7 @@ from slipway.cli.session import (
 )
 from slipway.client import Client
 from slipway.doors import Door
-from slipway.private_file import write_private
+from slipway.private_file import check_writable, write_private
 from slipway.subscriptions import Subscriber
 
 subscribers = group("subscribers", "Programs that read events from the broker: create, list, show, rotate, delete.")
@@ -39,7 +39,7 @@ COLUMNS = (
     Column[Subscriber]("TENANT", lambda s: s.tenant),
     Column[Subscriber]("BEHIND", lambda s: s.behind, right=True),
     Column[Subscriber]("UNACKED", lambda s: s.unacknowledged, right=True, spare=True),
-    Column[Subscriber]("LAST SEEN", lambda s: ago(s.last_seen_at) or "never"),
+    Column[Subscriber]("LAST ACK", lambda s: ago(s.last_seen_at) or "never"),
     Column[Subscriber]("PROBLEM", lambda s: _problem(s)),
     Column[Subscriber]("SUBJECTS", lambda s: " ".join(s.subjects), grows=True),
 )
@@ -67,7 +67,7 @@ def list_subscribers(
     door: AskedDoor = None,
     as_json: Json = False,
 ) -> None:
-    """List subscribers: how far behind each is, and when it was last seen."""
+    """List subscribers: how far behind each is, and when it last acknowledged an event."""
     show_list(lambda client: client.subscribers.pages(door=door, tenant=tenant), COLUMNS, as_json=as_json, limit=limit)
 
 
@@ -88,7 +88,7 @@ def _render(subscriber: Subscriber) -> None:
             ("Behind", subscriber.behind),
             ("Unacknowledged", subscriber.unacknowledged),
             ("Given again", subscriber.redelivered),
-            ("Last seen", exact(subscriber.last_seen_at) or "never"),
+            ("Last acknowledged", exact(subscriber.last_seen_at) or "never"),
             ("Measured", exact(subscriber.measured_at)),
             ("Problem", _problem(subscriber)),
         )
@@ -124,6 +124,7 @@ def create(
       slipway subscribers create billing-export --subject 'evt.*.acme-research.cost.>' --out billing.json
       slipway subscribers create everything --begin start --out everything.json
     """
+    _check(out)
     if begin not in ("now", "start"):
         usage_error(f"--begin {begin!r}?", "Use now or start; for an instant: --since 2026-11-30T10:00Z.")
 
@@ -157,6 +158,7 @@ def rotate(
       slipway subscribers rotate billing-export --grace 1h --out billing.json
     """
     seconds = seconds_of(grace)
+    _check(out)
     if not seconds:
         confirm(f"Cut off whoever uses the credentials of {name} now?", yes=yes)
 
@@ -178,6 +180,25 @@ def delete(name: Name, yes: Yes = False, door: AskedDoor = None, as_json: Json =
         console().print(f"{name} is deleted.")
 
 
+def _written(out: Path, credentials: dict[str, str]) -> Path | None:
+    """The file; None when it could not be written after all, so that the credentials are shown instead."""
+    try:
+        write_private(out, credentials)
+    except OSError as error:
+        console(stderr=True).print(f"{out} could not be written ({error.strerror or error}).")
+        return None
+    return out
+
+
+def _check(out: Path | None) -> None:
+    """Before there is a password that nobody could be shown."""
+    try:
+        if out is not None:
+            check_writable(out)
+    except OSError as error:
+        usage_error(f"The credentials can't be written to {out}: {error.strerror or error}.", "Choose another file.")
+
+
 def _hand_over(subscriber: Subscriber, out: Path | None, door: Door | None, *, as_json: bool) -> None:
     """The credentials, to a file or shown once, before anything else can go wrong; then wait until they work."""
     if subscriber.credentials is None:
@@ -187,7 +208,7 @@ def _hand_over(subscriber: Subscriber, out: Path | None, door: Door | None, *, a
         )
     credentials = subscriber.credentials.model_dump()
     if out is not None:
-        write_private(out, credentials)
+        out = _written(out, credentials)
     if as_json:
         shown = {k: v for k, v in subscriber.raw.items() if k != "credentials"} if out else dict(subscriber.raw)
         print_json(shown)

@@ -62,6 +62,19 @@ def test_nobody_subscribes_beyond_their_tenant_or_to_what_is_no_subject(subject:
     assert subject_problems([subject], "acme") != []
 
 
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "evt.fra1.acme.cost",
+        "evt.*.acme.nosuch.>",
+        "evt.*.acme.inventory.machine.state_changd.v1",
+        "evt.*.acme.cost.usage",
+    ],
+)
+def test_a_subject_that_can_match_nothing_is_refused(subject: str) -> None:
+    assert "matches no event" in subject_problems([subject], "acme")[0]
+
+
 def test_operators_subscribe_to_everything_but_only_to_events() -> None:
     assert subject_problems(["evt.>"], "-") == []
     assert subject_problems(["cmd.>"], "-") != []
