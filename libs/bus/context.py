@@ -34,10 +34,13 @@ _INBOX_COLUMNS = ("message_id", "key", "subject", "payload", "state")
 _TO_INBOX = """INSERT INTO {s}.inbox (message_id, key, subject, payload, state)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[])
 ON CONFLICT (message_id) DO NOTHING"""
-_TO_BOTH = """WITH others AS (
+_TO_BOTH = (
+    """WITH others AS (
     INSERT INTO {s}.outbox (message_id, is_event, subject, tenant, payload, created_at)
     SELECT * FROM unnest($6::text[], $7::boolean[], $8::text[], $9::text[], $10::bytea[], $11::timestamptz[]))
-""" + _TO_INBOX
+"""
+    + _TO_INBOX
+)
 
 
 class Sagas(Protocol):
