@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -58,7 +59,10 @@ class Linked:
 
 
 def _free_block() -> Ports:
-    for base in range(28_000, 31_000, 20):
+    """Begins at a place of the process's own: two that look at once would find the same block free."""
+    blocks = range(28_000, 31_000, 20)
+    first = os.getpid() % len(blocks)
+    for base in (*blocks[first:], *blocks[:first]):
         ports = Ports(base)
         try:
             for port in (ports.hub, ports.hub_leaf_listen, ports.leaf, ports.hub_monitor):
