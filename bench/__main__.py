@@ -21,6 +21,7 @@ import structlog
 import bench.events
 import bench.inventory
 import bench.inventory_enrol
+import bench.inventory_sync
 import bench.recovery
 import bench.relay
 import bench.replay
@@ -43,6 +44,7 @@ MEASURES: tuple[tuple[tuple[str, ...], Measure], ...] = (
     (("saga.vs_temporal", "saga.vs_dbos"), bench.saga_rivals.measure),
     (("api.create_cluster_p99", "memory.all", "cpu.idle"), bench.system.measure),
     (("reservation.hold8_p99",), bench.reservation_hold.measure),
+    (("inventory.sync_ratio",), bench.inventory_sync.measure),
     (("recovery.kill_all",), bench.recovery.measure),
     (("inventory.list_p99", "inventory.vs_netbox", "inventory.memory"), bench.inventory.measure),
     (("inventory.enrol_1000",), bench.inventory_enrol.measure),
