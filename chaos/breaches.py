@@ -26,3 +26,8 @@ class Broken:
 def all_events(history: History) -> Iterator[Event]:
     for events in history.streams.values():
         yield from events
+
+
+def forgotten(history: History, event: Event) -> bool:
+    """Whether it was told before a restore that its owner went on from: the database may know nothing of it."""
+    return any(event.sequence <= restore.goes_on_after.get(event.service, 0) for restore in history.restores)

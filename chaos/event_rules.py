@@ -6,7 +6,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from chaos.breaches import MOST_SHOWN, Breaches, all_events
+from chaos.breaches import MOST_SHOWN, Breaches, all_events, forgotten
 from chaos.history import Event, History, Kept
 
 
@@ -26,12 +26,17 @@ def a_stream_is_gapless_and_in_order(history: History) -> Breaches:
 
 
 def an_entity_has_no_gap(history: History) -> Breaches:
-    """Versions of an entity run 1, 2, 3, … in the stream's order."""
+    """Versions of an entity run 1, 2, 3, … in the stream's order.
+
+    One that a restored database has never heard of, and that is made again under its id, begins again at 1.
+    """
     for service, events in history.streams.items():
         last: dict[tuple[str, str], Event] = {}
         for event in events:
             key = (event.type.split(".")[2], event.entity)
             before = last.get(key)
+            if before and event.version == 1 and forgotten(history, before) and not forgotten(history, event):
+                before = None
             if event.version != (before.version if before else 0) + 1:
                 lines = [each.model_dump_json() for each in (before, event) if each]
                 yield f"{service}: {key[0]} {key[1]} has version {event.version} out of order", lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from chaos.breaches import FINAL, MOST_SHOWN, Breaches, all_events
+from chaos.breaches import FINAL, MOST_SHOWN, Breaches, all_events, forgotten
 from chaos.history import History, Request
 from libs.bus.topology import event_stream
 from libs.contracts.causes import Cause
@@ -27,9 +27,14 @@ def a_repeat_is_the_same_request(history: History) -> Breaches:
 
 
 def an_accepted_request_has_one_outcome(history: History) -> Breaches:
+    """One that a restored database knew as running goes on from there: the end that it had before is forgotten."""
     finished = _finished_events(history)
+    restored_at = max((restore.accepted_at for restore in history.restores), default=None)
+    again = _went_on_after_a_restore(history)
     seen = defaultdict(set)
     for poll in history.polls:
+        if restored_at is not None and poll.operation_id in again and poll.at <= restored_at:
+            continue
         if poll.status in FINAL:
             seen[poll.operation_id].add(poll.status)
     for operation, request in _accepted(history).items():
@@ -76,10 +81,20 @@ def _accepted(history: History) -> dict[str, str]:
 
 def _finished_events(history: History) -> dict[str, list[tuple[str, str]]]:
     found = defaultdict(list)
+    again = _went_on_after_a_restore(history)
     for event in all_events(history):
+        if event.entity in again and forgotten(history, event):
+            continue
         if event.type.endswith(".operation.finished"):
             found[event.entity].append((str(event.facts.get("status")), event.model_dump_json()))
     return found
+
+
+def _went_on_after_a_restore(history: History) -> set[str]:
+    """The operations of which something was told before a restore and after it."""
+    before = {event.entity for event in all_events(history) if forgotten(history, event)}
+    after = {event.entity for event in all_events(history) if not forgotten(history, event)}
+    return {entity for entity in before & after if entity.startswith("op-")}
 
 
 def a_saga_ends_or_goes_on_or_says_why_not(history: History) -> Breaches:

@@ -362,6 +362,29 @@ def test_what_a_restored_database_has_forgotten_is_no_breach_and_what_came_later
     ]
 
 
+def test_what_goes_on_after_a_restore_may_end_anew_and_what_was_forgotten_begins_anew_but_only_once() -> None:
+    restore = Restore(taken_at=NOON, accepted_at=NOON + timedelta(minutes=1), goes_on_after={"provisioning": 2})
+    later = request("k1", accepted())
+    told: dict[str, Any] = {
+        "seed": "s",
+        "requests": (later.model_copy(update={"sent_at": NOON + timedelta(minutes=2)}),),
+        "polls": (Poll(at=NOON, operation_id=OPERATION, status="SUCCEEDED"),),
+        "operations": {OPERATION: "FAILED"},
+        "restores": (restore,),
+    }
+    good = (START, END, finished(3, 3, "FAILED"))
+    copied = {"everything": tuple(("provisioning", e.sequence, e.id) for e in good)}
+    assert judge(History(**told, **copied, streams=streams(*good))) == []
+    bad = (*good, finished(4, 4, "CANCELLED"))
+    found = judge(History(**told, streams=streams(*bad)))
+    assert "an_accepted_request_has_one_outcome" in {broken.rule for broken in found}
+
+    run = [event(n, "run.finished", "r1", version) for n, version in ((1, 1), (2, 2), (3, 1), (4, 2))]
+    assert "an_entity_has_no_gap" not in {b.rule for b in judge(History(**told, streams=streams(*run)))}
+    run[3] = event(4, "run.finished", "r1", 1)
+    assert "an_entity_has_no_gap" in {b.rule for b in judge(History(**told, streams=streams(*run)))}
+
+
 def test_what_somebody_else_wrote_into_a_stream_explains_a_void_number_its_dead_letter_and_what_was_moved() -> None:
     end = finished(3, 2)
     history = History(
