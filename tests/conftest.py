@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+import structlog
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -39,6 +40,14 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNa
     """The session's NATS hub, with JetStream."""
     with shared_nats(tmp_path_factory.mktemp("nats")) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A program that a test runs in this process sets up its log, on a stream that is closed after the test."""
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
 
 
 _templates: set[str] = set()

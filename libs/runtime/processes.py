@@ -8,6 +8,7 @@ against re-used pids). Supervision in production is the job of systemd or Kubern
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -191,11 +192,21 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def _wait_gone(pid: int) -> None:
-    """Wait until nothing of the process is left: a leader may be dead while its threads still hold its ports."""
+    """Wait until nothing of the process and its group is left: threads and workers hold its ports to their end."""
     deadline = time.monotonic() + GONE_SECONDS
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+    while (Path(f"/proc/{pid}").exists() or _lives(pid)) and time.monotonic() < deadline:
         _reap(pid)
         time.sleep(0.01)
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of the group runs; one that is dead and not collected holds nothing any more."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, member_of = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(member_of) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _reap(pid: int) -> None:

@@ -100,7 +100,7 @@ async def record_reservations(ctx: Context, command: RecordReservations) -> Repl
 
 
 _r = store.reservation_table.c
-RESERVATIONS = Listing(
+DHCP_RESERVATIONS = Listing(
     table=store.reservation_table,
     key=_r.machine_id,
     row=lambda row: {
@@ -116,7 +116,7 @@ RESERVATIONS = Listing(
 
 
 async def list_reservations(conn: AsyncConnection, call: Call) -> Answer:
-    return await list_page(conn, RESERVATIONS, call)
+    return await list_page(conn, DHCP_RESERVATIONS, call)
 
 
 COMMANDS: CommandHandlers = {RecordReservations: record_reservations}

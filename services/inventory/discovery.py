@@ -146,7 +146,7 @@ def _server(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(row["seen"])
 
 
-SERVERS = Listing(
+DHCP_SERVERS = Listing(
     table=store.dhcp_server_table,
     key=_d.site,
     row=_server,
@@ -161,7 +161,7 @@ async def list_candidates(conn: AsyncConnection, call: Call) -> Answer:
 
 
 async def list_dhcp_servers(conn: AsyncConnection, call: Call) -> Answer:
-    return await list_page(conn, SERVERS, call)
+    return await list_page(conn, DHCP_SERVERS, call)
 
 
 async def list_leases(conn: AsyncConnection, call: Call) -> Answer:

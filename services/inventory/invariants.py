@@ -6,6 +6,7 @@ transaction with its events. A look that takes long is followed by a longer paus
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -77,6 +78,7 @@ async def check_now(app: App) -> None:
             page = await violation_store.machines(conn, heard, busy, after)
         look(page, known, longest, now, found)
         seen |= {subject.id for subject in page}
+        await asyncio.sleep(0)
         if len(page) < violation_store.PAGE:
             break
         after = page[-1].id

@@ -103,7 +103,8 @@ state_table = Table(
     Column("checked_at", DateTime(timezone=True), nullable=False),
 )
 
-PAGE = 1000
+PAGE = 100  # So much is computed at a time while others wait for their turn: some 10 ms.
+MOST_STRANGERS = 10_000
 # Heartbeats come every 10 s; three that are missing may be a busy computer, more are silence.
 HEARD_WITHIN = timedelta(seconds=45)
 KEPT_CLEARED = timedelta(days=30)
@@ -262,7 +263,7 @@ async def machines(conn: AsyncConnection, heard_sites: Sites, busy: set[str], af
 async def strangers(conn: AsyncConnection, heard_sites: Sites) -> list[Subject]:
     """Nodes that no machine of ours is."""
     known = select(_m.id).where(_m.id == _n.node_id).exists()
-    rows = (await conn.execute(select(node_table).where(~known).order_by(_n.node_id).limit(10 * PAGE))).all()
+    rows = (await conn.execute(select(node_table).where(~known).order_by(_n.node_id).limit(MOST_STRANGERS))).all()
     return [
         Subject(
             id=row.node_id,

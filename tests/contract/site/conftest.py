@@ -59,6 +59,10 @@ class SiteUnderTest:
         self._free.remove(found)
         return found
 
+    def give_back(self, machine: Machine) -> None:
+        """It is as if it had just been enrolled: the next test may have it."""
+        self._free.append(machine)
+
     @staticmethod
     def ids(machine: Machine) -> dict[str, str]:
         return {"machine_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, machine.name)), "machine_name": machine.name}
@@ -206,10 +210,12 @@ def _real_settings(folder: Path, ironic: IronicLab, bmc: BmcLab, hosts: HostsLab
 async def _create_database(postgres: EmbeddedPostgres) -> str:
     admin = await asyncpg.connect(postgres.url())
     try:
-        await admin.execute("CREATE DATABASE satellite_ironic")
+        # Of each module's own: the server is the session's.
+        name = f"satellite_ironic_{uuid.uuid4().hex[:8]}"
+        await admin.execute(f"CREATE DATABASE {name}")
     finally:
         await admin.close()
-    return postgres.url("satellite_ironic")
+    return postgres.url(name)
 
 
 def _free_range(count: int) -> int:

@@ -285,6 +285,7 @@ async def test_a_removed_node_is_gone_and_can_be_enrolled_again(under_test: Site
 
     assert machine.name not in {node.name for node in await under_test.site.bare_metal.nodes()}
     assert await under_test.site.bare_metal.enrol(under_test.enrol_order(machine)) == "manageable"
+    under_test.give_back(machine)
 
 
 async def test_a_template_runs_on_every_node_and_its_log_comes_line_by_line(under_test: SiteUnderTest) -> None:

@@ -28,7 +28,7 @@ SHELL_WRITES = {
 }
 FIXED = [route for route in ROUTES if route.owner not in tuple(Owner) and not route.streams]
 # Lists whose owner builds the listing for each request.
-BUILT = {"list_deliveries", "list_usage", "list_events", "list_nodes", "list_sources"}
+BUILT = {"list_deliveries", "list_usage", "list_events", "list_nodes", "list_sources", "list_stuck"}
 # What an owner handles itself, beside its listing.
 HANDLED = {"from", "to", "open", "q", *PageQuery.model_fields, *ListQuery.model_fields}
 
@@ -65,4 +65,4 @@ def test_every_filter_of_a_list_is_one_of_its_owners(route: Route) -> None:
     listing = listings(route.owner).get(route.call.removeprefix("list_"))
     assert listing is not None
     offered = {field.alias or name for name, field in route.query.model_fields.items()} - HANDLED
-    assert offered <= set(listing.filters)
+    assert offered <= {*listing.filters, *listing.conditions}
